@@ -17,7 +17,6 @@ from pathlib import Path
 from secfed.storage.atomic import write_atomic
 from secfed.sweep.jobs import Job, run_jobs
 from secfed.sweep.live import watching
-from secfed.sweep.processes import command_job
 from secfed.terminal.consoles import stderr
 
 
@@ -50,7 +49,7 @@ def run_missing(asked: argparse.Namespace, jobs: Iterable[Job], write_page: Call
 def one_run(script: str, runs: Path, one: Sequence[str], result: Path, *options: str) -> Job:
     """The same script, doing one run; its log is beside the result until it has succeeded."""
     command = [sys.executable, str(Path(script).resolve()), "--runs", str(runs), "--one", *one, *options]
-    return command_job(" ".join(one), command, result.with_suffix(".log"))
+    return Job.of_command(" ".join(one), command, result.with_suffix(".log"))
 
 
 def available(names: Iterable[str], needs: Mapping[str, str], folder: Path) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -16,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The suite runs one process per core; a second thread in each would only wait for the first.
 torch.set_num_threads(1)
+# Looking for garbage among all that is imported and collected, again and again, took a tenth of the time.
+gc.set_threshold(50_000, 20, 50)
 
 # Deadlines and "too slow" measure the machine's other work, not the code; the suite never asserts on
 # seconds. In CI the examples are derived from the test itself, so that a red run is red again at home.
@@ -71,6 +75,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that is there before the first test is garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Whole runs of files for a process, so that what a file shares is made once; then who is idle helps."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 @pytest.fixture(scope="session")

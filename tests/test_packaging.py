@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
+from tests.forks import Fork
 from tests.layout import HOMES, PROJECT, ROOMS, ROOT, files_of, in_wheel
 
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
@@ -112,19 +113,18 @@ def test_room_symlink_is_committed_as_a_symlink(room: str) -> None:
     assert listed.startswith("120000 "), f"secfed/{room} is not a committed symlink: {listed!r}"
 
 
-def test_no_module_of_secfed_imports_a_room_by_its_top_level_name(tmp_path: Path) -> None:
-    """In a fresh interpreter that *could* import ``crypto``: the root is on its path."""
+def test_no_module_of_secfed_imports_a_room_by_its_top_level_name() -> None:
+    """In a process that *could* import ``crypto``: the root is on its path."""
     code = f"""
 import importlib, json, sys
 sys.path.insert(0, {str(ROOT)!r})
-missing = []
 for name in {modules()!r}:
-    if name.endswith("__main__"):
-        continue
-    importlib.import_module(name)
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
 print(json.dumps([room for room in {ROOMS!r} if room in sys.modules]))
 """
-    assert json.loads(python(code, tmp_path).splitlines()[-1]) == []
+    with Fork([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert json.loads(process.communicate()[0].splitlines()[-1]) == []
 
 
 def test_the_running_suite_has_not_imported_a_room_by_its_top_level_name() -> None:

@@ -14,7 +14,6 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from secfed.algorithms.framework.base import Metrics
-from secfed.config.cohort_rules import min_cohort
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport
@@ -98,16 +97,7 @@ class CentralRun:
     def _assemble(self) -> StudyRun:
         central, kept = self._central, self._kept
         study = central.study
-        rules = Rules(
-            study=central.id,
-            identity=self._identity,
-            roster=central.roster,
-            protection=central.protection,
-            threshold=central.threshold,
-            min_cohort=min_cohort(study.protection, len(central.roster.sites)),
-            colluders=study.protection.colluders_for(len(central.roster.sites)),
-            sites=central.asked,
-        )
+        rules = Rules.of(study, self._identity, central.roster, central.protection, central.asked)
         sums = self._out / SUMS_FOLDER
         algorithm, start = central.algorithm, central.start
         return make_run(algorithm, study.rounds, rules, self._ask, kept.log, kept, start=start, sums=sums)

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from secfed.attack.attack import Attack, AttackSetting, Impossible, Protection
+from secfed.attack.attack import Attack, AttackSetting, Impossible, Protection, attack
 from secfed.attack.evidence import Finding
+from secfed.crypto.refusals import Refusal
+from secfed.errors import ConfigError
+
+
+@attack(
+    "ghost-survivors",
+    "presents one upload as the sum of all, for the hospitals to decrypt",
+    who="the aggregator, and a hospital that only looks",
+    on="encrypted",
+    refusals=(Refusal.SUM_TAG,),
+)
+def _ghost_survivors(setting: AttackSetting) -> Finding:
+    """Played beside attacks on masked sums as well, where the extra that encryption needs may be missing."""
+    try:
+        from secfed.attack.encrypted import ghost_survivors
+    except ConfigError:
+        raise Impossible("needs the extra he") from None
+    return ghost_survivors(setting)
+
+
+GHOST_SURVIVORS: Final[Attack] = _ghost_survivors
 
 
 def attacks_on(protection: Protection) -> tuple[Attack, ...]:
@@ -17,8 +39,7 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         return PLAIN
     if protection == "masked":
         from secfed.attack.downgrade import DOWNGRADE
-        from secfed.attack.framing import FRAMING
-        from secfed.attack.ghosts import GHOST_SURVIVORS
+        from secfed.attack.liars import FRAMING
         from secfed.attack.masked import MASKED
         from secfed.attack.silence import SILENCE
         from secfed.attack.twins import TWINS
@@ -26,7 +47,6 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         # What leaks around a sum leaks under every protection, and is played once.
         return (*MASKED, *SILENCE, *TWINS, GHOST_SURVIVORS, FRAMING, DOWNGRADE)
     from secfed.attack.encrypted import ENCRYPTED  # needs an extra
-    from secfed.attack.ghosts import GHOST_SURVIVORS
 
     return (*ENCRYPTED, GHOST_SURVIVORS)
 

@@ -234,23 +234,13 @@ def _read(source: VectorSource, run: Run) -> NDArray[np.uint32 | np.uint64]:
 
 
 _INSIDER: Final = "somebody who sees the model after every step and knows all other records"
+_HELPED: Final = "the aggregator and as many hospitals as the noise allows for"
+_TRAINED_ON: Final = "says whether one record was trained on"
+_WHICH: Final = "says which of two opposite records a group contains"
+_ANYTHING: Final = "say from the sum whether one hospital contributed anything"
 
 PRIVACY_ATTACKS: Final = (
-    PrivacyAttack(
-        "record", _INSIDER, "says whether one record was trained on", Adjacency.ADD_OR_REMOVE_RECORD, _record
-    ),
-    PrivacyAttack(
-        "group",
-        _INSIDER,
-        "says which of two opposite records a group contains",
-        Adjacency.REPLACE_RECORD,
-        _group,
-    ),
-    PrivacyAttack(
-        "site",
-        "the aggregator and as many hospitals as the noise allows for",
-        "say from the sum whether one hospital contributed anything",
-        Adjacency.ZERO_OUT_SITE,
-        _site,
-    ),
+    PrivacyAttack("record", _INSIDER, _TRAINED_ON, Adjacency.ADD_OR_REMOVE_RECORD, _record),
+    PrivacyAttack("group", _INSIDER, _WHICH, Adjacency.REPLACE_RECORD, _group),
+    PrivacyAttack("site", _HELPED, _ANYTHING, Adjacency.ZERO_OUT_SITE, _site),
 )

@@ -99,9 +99,7 @@ def _bisection(setting: AttackSetting) -> Count:
                 conclude(number - 1)
             return trap((low + high) / 2)(number, exchange, honest)
 
-        hospitals.federation.run(
-            craft
-        )  # the closing evaluation is asked as well, and concludes the last round
+        hospitals.federation.run(craft)  # the closing evaluation is asked too, and concludes the last round
     # Answers that are all alike say nothing, wherever they happen to lead.
     return Count(right if len(set(answers)) > 1 else 0, _ROUNDS, "bits")
 

@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 from secfed.algorithms.framework.base import Metrics, ServerProgram
 from secfed.attack.attack import attack_folder
-from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
@@ -39,7 +37,7 @@ from secfed.site.journal import Journal
 from secfed.site.parts import Draws, Member, Services
 from secfed.site.terms import Terms
 from secfed.study.build import build
-from secfed.study.limits import limits_of, study_id
+from secfed.study.limits import limits_of
 from secfed.study.study import Study
 from secfed.wire.frames import READY, encode_state
 from secfed.wire.layout import Exchange, State, Totals, state_digest
@@ -115,17 +113,10 @@ class Federation:
         self._sites = sites
         self.answers: list[Answer] = []  # everything that the aggregator got
         self.log = Log()
-        self._round, members = 0, len(roster.sites)
-        self.rules = Rules(
-            study_id(study),
-            aggregator,
-            roster,
-            make_protection(study.protection, algorithm, study.rounds, roster.sites),
-            partial(threshold, study.protection, members),
-            min_cohort=min_cohort(study.protection, members),
-            sites=tuple(name for name in roster.sites if name in sites),
-            colluders=study.protection.colluders_for(members),
-        )
+        self._round = 0
+        protection = make_protection(study.protection, algorithm, study.rounds, roster.sites)
+        asked = tuple(name for name in roster.sites if name in sites)
+        self.rules = Rules.of(study, aggregator, roster, protection, asked)
         self._coordinator = Coordinator(algorithm, study.rounds, self.rules, self._ask, self.log)
 
     def run(self, craft: Craft | None = None) -> ServerProgram:

@@ -66,11 +66,7 @@ class Checkpoint:
 
 
 class ReplayedLog:
-    """A transcript to which a repeated exchange appends nothing twice.
-
-    Args:
-        entries: of the transcript since the last checkpoint.
-    """
+    """A transcript to which a repeated exchange appends nothing twice; ``entries`` since the checkpoint."""
 
     def __init__(self, log: Log, entries: Sequence[Entry]) -> None:
         self._log = log
@@ -113,11 +109,7 @@ def _subject(kind: str, body: Mapping[str, object]) -> tuple[object, ...]:
 class KeptRun:
     """Keeps one run of a study; see :class:`secfed.server.coordinator.Keeper`.
 
-    Args:
-        carry: carries requests to the sites.
-
     Attributes:
-        start, state, facts: where to begin or go on, and what was kept there.
         resumed: whether there is something to go on with.
         asks: carries requests, and answers from the record what was asked before.
         notes: kept with the next checkpoint; from the last one after a restart.

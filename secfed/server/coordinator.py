@@ -13,34 +13,21 @@ from functools import partial
 from typing import Any, Protocol
 
 from secfed.algorithms.framework.base import Algorithm, ServerProgram
+from secfed.crypto.encrypted.messages import Summed
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import RoundAborted, StudyStopped
 from secfed.records.transcript import ABORTED, SUMMED, Log, SumRecord
-from secfed.server.round import Ask, Rules, run_round
+from secfed.server.round import Ask, RoundSum, Rules, run_round
 from secfed.study.warm_start import initial_server
 from secfed.wire.layout import State
 
 
-class FinishedSum(Protocol):
-    """One finished exchange, whatever its protection."""
-
-    @property
-    def spec(self) -> Specification:
-        """What was asked for."""
-        ...
-
-    @property
-    def result(self) -> Result:
-        """What came of it."""
-        ...
-
-
 @dataclass(frozen=True)
-class _Outline:
+class FinishedSum:
     """What is kept of a finished exchange until the run ends: neither totals nor ciphertext."""
 
-    spec: Specification
-    result: Result
+    spec: Specification  # what was asked for
+    result: Result  # what came of it
 
 
 @dataclass(frozen=True, order=True)
@@ -52,16 +39,10 @@ class Position:
 
 
 class Keeper(Protocol):
-    """Where a run is kept, so that another process can go on with it (``checkpoints.py``).
+    """Where a run is kept, so that another process can go on with it (``checkpoints.py``)."""
 
-    Attributes:
-        start: where to begin or go on.
-        state: what :meth:`keep` was given there; None for a run that begins.
-        facts: likewise.
-    """
-
-    start: Position
-    state: State | None
+    start: Position  # where to begin or go on
+    state: State | None  # state, facts: what :meth:`keep` was given there; None for a run that begins
     facts: Mapping[str, Any]
 
     def keep(self, position: Position, state: State, facts: Mapping[str, Any]) -> None:
@@ -84,17 +65,12 @@ class RoundOutcome:
 
 
 class StudyRun:
-    """The rounds of one study, in order; subclasses say what a round is.
+    """The rounds of one study, in order, and a closing evaluation; subclasses say what a round is.
 
-    Args:
-        rounds: training rounds; one closing evaluation follows.
-        keeper: keeps the run, and says where to begin; None for a run that ends with its process.
-
-    Attributes:
-        server: the server program; None where only sites run it.
+    ``keeper`` keeps the run, and says where to begin; None for a run that ends with its process.
     """
 
-    server: ServerProgram | None = None
+    server: ServerProgram | None = None  # None where only sites run the server program
 
     def __init__(self, rounds: int, log: Log, keeper: Keeper | None = None) -> None:
         self._rounds, self._log, self._keeper = rounds, log, keeper
@@ -108,12 +84,8 @@ class StudyRun:
         """Run all rounds; ``finished`` is told of each.
 
         Args:
-            finished: told of every round.
-            stop: asked after a training round that was aborted: why to go no further, if so. A resumed run
-                goes on with the round after it.
-
-        Raises:
-            StudyStopped: as ``stop`` said.
+            stop: asked after a training round that was aborted: why to go no further, if so; raised. A
+                resumed run goes on with the round after it.
 
         Where a round is aborted, the exchange that was given up and those after it move nothing; exchanges of
         the round that were finished before have moved the model.
@@ -151,9 +123,9 @@ class StudyRun:
         """The exchange that a round begins at."""
         return self._start.exchange_index if number == self._start.round else 0
 
-    def _record(self, outcome: RoundOutcome, summed: FinishedSum, more: Mapping[str, Any]) -> None:
+    def _record(self, outcome: RoundOutcome, summed: RoundSum | Summed, more: Mapping[str, Any]) -> None:
         spec = summed.spec
-        outcome.sums.append(_Outline(spec, summed.result))
+        outcome.sums.append(FinishedSum(spec, summed.result))
         facts = {
             "cohort": list(spec.cohort),
             "threshold": spec.threshold,

@@ -10,10 +10,11 @@ compares the digests of the sites' states; it never has a state itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from secfed.algorithms.framework.base import Algorithm
 from secfed.crypto import labels
@@ -34,11 +35,13 @@ from secfed.crypto.messages import DIGEST_BYTES, Result
 from secfed.errors import ProtocolError, RoundAborted
 from secfed.protection.encrypted import Encrypted, ExpectedState
 from secfed.protection.interface import SiteId
+from secfed.records.transcript import Log
+from secfed.server.coordinator import Keeper, RoundOutcome, StudyRun
 from secfed.server.round import Ask, Rules, carry_step, check_contributors, drive, specify, too_few
 from secfed.storage import failpoints
 from secfed.storage.atomic import write_durably
 from secfed.wire.frames import Notice, Task
-from secfed.wire.layout import Exchange
+from secfed.wire.layout import Exchange, State
 from secfed.wire.transport import OnReply
 
 
@@ -61,37 +64,40 @@ class SumStore:
         return (self.folder / f"{index:06d}.sum").read_bytes()
 
 
-@dataclass
-class EncryptedRounds:
-    """The aggregator's side of a study under encrypted protection.
+class EncryptedRounds(StudyRun):
+    """One study at an aggregator that adds ciphertexts: it has no server program and no totals.
 
     Attributes:
         state: digest of the state that most sites have; zeros while unknown.
     """
 
-    protection: Encrypted
-    rules: Rules
-    store: SumStore
-    ask: Ask
-    state: bytes = bytes(DIGEST_BYTES)
-    public_key: bytes = field(default=b"", repr=False)
-
-    def run_round(
+    def __init__(
         self,
-        number: int,
         algorithm: Algorithm,
-        record: Callable[[Summed, dict[str, list[SiteId]]], None],
-        *,
-        first: int = 0,
-        keep: Callable[[int], None] = lambda _: None,
+        rounds: int,
+        protection: Encrypted,
+        rules: Rules,
+        store: SumStore,
+        ask: Ask,
+        log: Log,
+        keeper: Keeper | None = None,
     ) -> None:
-        """Run every exchange of one round; ``first`` and ``keep`` as in ``run_round``.
+        super().__init__(rounds, log, keeper)
+        self._algorithm, self.protection, self.rules, self.store = algorithm, protection, rules, store
+        self.ask = ask
+        self.state, self.public_key = bytes(DIGEST_BYTES), b""
+        if keeper is not None and keeper.state is not None:
+            store.count = int(keeper.facts["sums"])
+            self.state = bytes.fromhex(keeper.facts["state"])
 
-        Raises:
-            RoundAborted: too few sites; the sites' states are those after the last finished exchange.
-        """
-        for index, exchange in list(enumerate(algorithm.exchanges(number)))[first:]:
-            keep(index)
+    def _saved(self) -> tuple[State, Mapping[str, Any]]:
+        return {}, {"sums": self.store.count, "state": self.state.hex()}
+
+    def _round(self, number: int, outcome: RoundOutcome) -> None:
+        """Run every exchange; where one is given up, the sites' states are those after the one before."""
+        algorithm = self._algorithm
+        for index, exchange in list(enumerate(algorithm.exchanges(number)))[self._first(number) :]:
+            self._keep(number, index)
             members = algorithm.members(number, exchange, self.rules.asked)
             keyed = self.share_keys(members)
             ready = self.train(number, index, exchange, keyed)
@@ -101,7 +107,7 @@ class EncryptedRounds:
             # Before it is stored: every site would refuse it, now and whenever it catches up.
             check_contributors(number, exchange, parts, summed.result.survivors)
             self.store.append(summed.encode())
-            record(summed, self.publish(summed, keyed))
+            self._record(outcome, summed, {"states": self.publish(summed, keyed)})
 
     def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
         """Bring the study key to members that lack it; the members that have it now.

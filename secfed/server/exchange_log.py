@@ -53,11 +53,9 @@ class _Asked:
 
 
 class AskRecord:
-    """The file. One at a time per run; a new one for every exchange.
+    """The file, created or read and continued. One at a time per run; a new one for every exchange.
 
-    Args:
-        path: created, or read and continued.
-        belongs: 32 bytes that say which exchange of which study this is.
+    ``belongs`` is 32 bytes that say which exchange of which study this is.
     """
 
     def __init__(self, path: Path, belongs: bytes) -> None:
@@ -172,11 +170,7 @@ class ReplayableExchange:
         self._past: list[_Asked] = []
 
     def open(self, name: str, belongs: bytes) -> None:
-        """Begin, or go on with, the record of one exchange; those of others are removed.
-
-        Args:
-            belongs: 32 bytes that say which exchange of which study this is.
-        """
+        """Begin, or go on with, the record of one exchange; those of others are removed."""
         self.close()
         path = self._folder / f"{name}.asks"
         for other in self._folder.glob("*.asks"):

@@ -23,7 +23,7 @@ def make_run(
     start: State | None = None,
     sums: Path,
 ) -> StudyRun:
-    """Make the run of one study; arguments are those of :class:`~secfed.server.coordinator.Coordinator`.
+    """Make the run of one study as its protection wants it; arguments as for :class:`Coordinator`.
 
     ``start`` matters where the aggregator runs the server program; in the folder ``sums``, made where it is
     needed, it keeps sums that it cannot read.
@@ -31,10 +31,8 @@ def make_run(
     protection = rules.protection
     if isinstance(protection, Encrypted):
         # TenSEAL is an optional dependency.
-        from secfed.server.encrypted_coordinator import EncryptedCoordinator
         from secfed.server.encrypted_round import EncryptedRounds, SumStore
 
         sums.mkdir(mode=0o700, exist_ok=True)
-        encrypted = EncryptedRounds(protection, rules, SumStore(sums), ask)
-        return EncryptedCoordinator(algorithm, rounds, encrypted, log, keeper)
+        return EncryptedRounds(algorithm, rounds, protection, rules, SumStore(sums), ask, log, keeper)
     return Coordinator(algorithm, rounds, rules, ask, log, keeper, start)

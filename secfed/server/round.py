@@ -21,6 +21,7 @@ from functools import partial
 import numpy as np
 
 from secfed.algorithms.framework.base import Algorithm, ServerProgram
+from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
@@ -29,6 +30,8 @@ from secfed.crypto.message_base import signed
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import ProtocolError, RangeError, RoundAborted
 from secfed.protection.interface import Protection, RingSums, ServerSession, SiteId
+from secfed.study.limits import study_id
+from secfed.study.study import Study
 from secfed.wire.frames import READY, Step, Task, encode_state
 from secfed.wire.layout import Exchange, Totals, state_digest
 from secfed.wire.transport import OnReply
@@ -54,6 +57,28 @@ class Rules:
     max_attempts: int = 3
     sites: tuple[SiteId, ...] | None = None  # sites of the study, in roster order; None for the whole roster
     colluders: int | None = None  # sites that may not follow the protocol; None for the default of the roster
+
+    @classmethod
+    def of(
+        cls,
+        study: Study,
+        identity: Identity,
+        roster: Roster,
+        protection: Protection,
+        sites: tuple[SiteId, ...] | None = None,
+    ) -> Rules:
+        """The rules of a study for the members of a roster."""
+        section, members = study.protection, len(roster.sites)
+        return cls(
+            study_id(study),
+            identity,
+            roster,
+            protection,
+            partial(threshold, section, members),
+            min_cohort(section, members),
+            sites=sites,
+            colluders=section.colluders_for(members),
+        )
 
     @property
     def tolerated(self) -> int:

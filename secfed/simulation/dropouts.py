@@ -46,9 +46,5 @@ class Dropout:
             raise ConfigError(f"--drop {text!r}: {number!r} is not a round number.", remedy=f"write {_FORM}")
         return cls(site, stage, int(number))
 
-    def hits(self, site: str, stage: str, round_number: int) -> bool:
-        """Whether the site is planned to go silent exactly here."""
-        return site == self.site and stage == self.stage and self.round in (None, round_number)
-
     def __str__(self) -> str:
         return f"{self.site}@{self.stage}" + ("" if self.round is None else f":{self.round}")

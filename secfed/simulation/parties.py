@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from secfed.algorithms.framework.base import Algorithm, ServerProgram
-from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto.identity import Identity, Roster
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
@@ -57,16 +55,8 @@ class Consortium:
 
     def connect(self, carrier: SimulatedTransport, stack: ExitStack) -> StudyRun:
         """Join sites and aggregator by a link; the run of the study."""
-        study, names = self.terms.study, self.terms.sites
-        rules = Rules(
-            study=self.terms.study_id,
-            identity=self.aggregator,
-            roster=self.roster,
-            protection=self.terms.protection,
-            threshold=partial(threshold, study.protection, len(names)),
-            min_cohort=min_cohort(study.protection, len(names)),
-            colluders=study.protection.colluders_for(len(names)),
-        )
+        study = self.terms.study
+        rules = Rules.of(study, self.aggregator, self.roster, self.terms.protection)
         carrier.connect({name: site.handle for name, site in self.sites.items()})
         sums = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-sums-")))
         self.run = make_run(

@@ -10,8 +10,6 @@ from secfed.algorithms.framework.base import Algorithm, Metrics
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.run_report import (
     CLIPPED,
-    Comparison,
-    ComparisonRow,
     Observer,
     PrivacyReport,
     RoundReport,
@@ -67,7 +65,7 @@ def report_of(
         ),
         initial=metrics.get(0),
         oracle=_oracle(parties, built, program.model()),
-        compare=None if compare is None else _comparison(study, program.model()),
+        compare=None if compare is None else oracle.compare_alone(study, program.model()),
         privacy=_privacy(parties, built),
         closing_aborted=closing.aborted.message if closing.aborted else None,
         start=study.model.start_sha256,
@@ -110,16 +108,6 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
 
 def _oracle(parties: Consortium, algorithm: Algorithm, model: State) -> Metrics | None:
     """The final model at the site where it does worst, and how much of an update fixed point clipped."""
-    per_site = oracle.per_site_metrics(algorithm, model)
-    names = dict.fromkeys(name for metrics in per_site.values() for name in metrics)
-    worst = {f"worst_site_{name}": oracle.worst_site(per_site, name)[1] for name in names}
+    metrics = oracle.worst_site_metrics(algorithm.per_site(model))
+    worst = {f"worst_site_{name}": value for name, value in metrics.items()}
     return worst | ({CLIPPED: parties.clipped.share} if parties.clipped.share else {}) or None
-
-
-def _comparison(study: Study, model: State) -> Comparison:
-    measured = oracle.compare_alone(study, model)
-    rows = [
-        ComparisonRow(site, measured.federated[site], measured.alone[site]) for site in measured.federated
-    ]
-    federated, alone = oracle.mean_over_sites(measured.federated), oracle.mean_over_sites(measured.alone)
-    return Comparison("alone", (*rows, ComparisonRow("mean", federated, alone)))

@@ -15,17 +15,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
+from secfed.algorithms.framework.base import ServerProgram
 from secfed.errors import ConfigError, RoundAborted
-from secfed.runs.run_folder import TRANSCRIPT_FILE, site_folder, write_run
+from secfed.records.chain_file import verify_file
+from secfed.records.transcript import MODEL, TRANSCRIPT, Transcript
+from secfed.runs.model_record import ModelRecord, metrics_digest, run_metrics_digest
+from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, site_folder, write_run
 from secfed.runs.run_report import Observer, RunReport, SilentObserver
 from secfed.server.coordinator import RoundOutcome
 from secfed.simulation.dropouts import Dropout
-from secfed.simulation.model_files import ModelHolder, write_model
 from secfed.simulation.parties import Consortium, open_consortium
 from secfed.simulation.report import Progress, report_of
 from secfed.simulation.transport import SimulatedTransport
+from secfed.storage.atomic import write_atomic
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
+from secfed.wire.frames import encode_state
 
 
 def simulate(
@@ -74,7 +79,7 @@ def simulate(
             raise _no_sum(carrier)
         report = report_of(parties, built, progress, compare)
         if out is not None:
-            write_model(out, parties.server_program(), report, _holders(parties, out), study.rounds)
+            _write_model(parties, report, out)
             write_run(report, out)
     observer.finished(report)
     return report
@@ -111,18 +116,24 @@ def _no_sum(carrier: SimulatedTransport) -> RoundAborted:
     )
 
 
-def _holders(parties: Consortium, out: Path) -> list[ModelHolder]:
-    """Who has the model at the end: every site where sites replay the server program, or the aggregator."""
-    replicas = [
-        ModelHolder(
-            parties.logs[name],
-            parties.roster.public(name),
-            site_folder(out, name) / TRANSCRIPT_FILE,
-            site.replica,
-            site.sums,
-        )
-        for name, site in parties.sites.items()
-        if site.replica is not None
-    ]
-    aggregator = parties.roster.aggregator
-    return replicas or [ModelHolder(parties.log, aggregator, out / TRANSCRIPT_FILE, parties.server_program())]
+def _write_model(parties: Consortium, report: RunReport, out: Path) -> None:
+    """Write the newest model, and let everyone who has one at the end name it in the own transcript."""
+    newest, rounds = parties.server_program(), parties.terms.study.rounds
+    data, metrics = encode_state(newest.model()), run_metrics_digest(report.to_json())
+    write_atomic(out / MODEL_FILE, data)
+
+    def name(log: Transcript, folder: Path, signer: bytes, program: ServerProgram, sums: int | None) -> None:
+        own, measured = data, metrics
+        # Under encrypted protection a site that missed the last sums has another model than the newest.
+        if program is not newest:
+            own, measured = encode_state(program.model()), metrics_digest(program.metrics(), rounds)
+        entries = verify_file(folder / TRANSCRIPT_FILE, signer, TRANSCRIPT)
+        record = ModelRecord.of(entries, own, rounds=rounds, metrics=measured, sums=sums)
+        log.append(MODEL, record.to_body())
+
+    for site, held in parties.sites.items():
+        if held.replica is not None:
+            signer = parties.roster.public(site)
+            name(parties.logs[site], site_folder(out, site), signer, held.replica, held.sums)
+    if parties.run.server is not None:
+        name(parties.log, out, parties.roster.aggregator, newest, None)

@@ -23,18 +23,12 @@ _TEXT_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class Work:
-    """The exchange that a site works on.
-
-    Attributes:
-        round, exchange_index: where.
-        broadcast_digest: what it started from; 32 bytes.
-        work_key: of all randomness of its work; 32 secret bytes.
-    """
+    """The exchange that a site works on."""
 
     round: int
     exchange_index: int
-    broadcast_digest: bytes
-    work_key: bytes = field(repr=False)
+    broadcast_digest: bytes  # what it started from; 32 bytes
+    work_key: bytes = field(repr=False)  # of all randomness of its work; 32 secret bytes
 
     @property
     def here(self) -> tuple[int, int]:

@@ -57,18 +57,12 @@ UNFIT: Final = "values that do not fit [data] count as defaults; see training.lo
 
 @dataclass(frozen=True)
 class Failure:
-    """What an alarm says. It depends on records: it stays at the hospital.
+    """What an alarm says. It depends on records: it stays at the hospital."""
 
-    Attributes:
-        round, exchange: where; 0 and :data:`LOADING` for values that do not fit the study.
-        fields: groups of fields that got the base's values.
-        kind: what went wrong: the error's class, :data:`NOT_FINITE` or :data:`MISFIT`.
-    """
-
-    round: int
+    round: int  # round, exchange: 0 and :data:`LOADING` for values that do not fit the study
     exchange: str
-    fields: tuple[str, ...]
-    kind: str
+    fields: tuple[str, ...]  # groups of fields that got the base's values
+    kind: str  # what went wrong: the error's class, :data:`NOT_FINITE` or :data:`MISFIT`
 
     def __str__(self) -> str:
         if self.exchange == LOADING and not self.round:

@@ -57,8 +57,7 @@ from secfed.site.attempt_work import (
     seed_file,
     step_file,
 )
-from secfed.site.journal import Journal
-from secfed.site.journal_binding import BoundJournal
+from secfed.site.journal import BoundJournal, Journal
 from secfed.site.parts import Draws
 from secfed.storage.failpoints import failpoint
 from secfed.storage.signed_files import SignedFiles
@@ -78,8 +77,7 @@ _PASSING = (ConfigError, TranscriptError, LinkError)
 class DurableStore(AttemptStore):
     """A site's memory of one study on the disk; see :class:`~secfed.site.attempt_store.AttemptStore`.
 
-    Args:
-        began: told the release id before the work of an exchange is paid for.
+    ``began`` is told the release id before the work of an exchange is paid for.
     """
 
     def __init__(
@@ -275,7 +273,8 @@ class DurableStore(AttemptStore):
         failpoint("site: before answer noted")
         self._store(asked, reply)
         failpoint("site: after answer noted")
-        self._settle()
+        if self._over:
+            self._clear()
         return reply
 
     def rebuild(self, handle: Callable[[Buffer], Buffer], current: Callable[[], int]) -> None:
@@ -299,7 +298,8 @@ class DurableStore(AttemptStore):
         finally:
             self._replaying = False
         self.drop(lambda attempt: attempt != current())
-        self._settle()
+        if self._over:
+            self._clear()
 
     def _read_step(self, name: str) -> memoryview:
         found = self.files.read(name)
@@ -323,10 +323,6 @@ class DurableStore(AttemptStore):
         else:
             self.files.write(_ANSWER, asked, REPLIED, outcome)
         self._asked = asked
-
-    def _settle(self) -> None:
-        if self._over:
-            self._clear()
 
     def _clear(self) -> None:
         """Destroy what belongs to the exchange so far. Cut off anywhere, it can be done again."""

@@ -48,14 +48,7 @@ from secfed.wire.layout import Exchange, state_digest
 
 
 class EncryptedSession(Site):
-    """One hospital's side of one study under encrypted protection.
-
-    Args:
-        member, agreement, program, own: as for :class:`secfed.site.session.Site`.
-
-    Raises:
-        WrongState: the study's protection is another one.
-    """
+    """One hospital's side of one study under encrypted protection."""
 
     replica: ServerProgram
 

@@ -38,31 +38,21 @@ _Position = Annotated[tuple[int, int], pair(uint(4), uint(2))]  # round and exch
 
 @dataclass(frozen=True)
 class Settled(Record):
-    """What was settled for an exchange and cannot be changed any more.
-
-    Attributes:
-        here: round and exchange index.
-        digest: of the specification that this site's upload was made for, or SHA-256 of the result that the
-            aggregator signed over the one sum that may be decrypted.
-    """
+    """What was settled for an exchange and cannot be changed any more."""
 
     here: _Position
+    # of the specification that this site's upload was made for, or SHA-256 of the result that the aggregator
+    # signed over the one sum that may be decrypted
     digest: Digest
 
 
 @dataclass(frozen=True)
 class Replica(Record):
-    """Which sums led to the state.
+    """Which sums led to the state."""
 
-    Attributes:
-        sums: how many were taken.
-        last: round and exchange index of the newest.
-        taken: SHA-256 of the newest as it arrived.
-    """
-
-    sums: U32
-    last: _Position
-    taken: Digest
+    sums: U32  # how many were taken
+    last: _Position  # of the newest
+    taken: Digest  # SHA-256 of the newest as it arrived
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ that the site's answers up to there depend on, so what leaves is what would have
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from secfed.crypto.attempt import AttemptId
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ConfigError
+from secfed.storage.failpoints import failpoint
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
@@ -187,3 +188,31 @@ class Journal:
                 f"the journal {self._path or '(in memory)'} cannot be used: {error}",
                 remedy="check the disk's free space, the file's owner and that only one agent uses it",
             ) from error
+
+
+class BoundJournal:
+    """The journal as one attempt of a durable site sees it: every entry carries the attempt's binding.
+
+    ``binding`` is what the attempt has come to; a repeated entry must bring the same.
+    """
+
+    def __init__(self, journal: Journal, binding: Callable[[], bytes]) -> None:
+        self._journal, self._binding = journal, binding
+
+    def begin(self, study: str, attempt: AttemptId) -> None:
+        """As :class:`secfed.crypto.attempt.AttemptJournal` has it."""
+        failpoint("site: before begin journalled")
+        self._journal.begin(study, attempt, self._binding())
+        failpoint("site: after begin journalled")
+
+    def uploaded(self, study: str, attempt: AttemptId) -> None:
+        """As :class:`secfed.crypto.attempt.AttemptJournal` has it."""
+        failpoint("site: before upload journalled")
+        self._journal.uploaded(study, attempt, self._binding())
+        failpoint("site: after upload journalled")
+
+    def unmasked(self, study: str, attempt: AttemptId) -> None:
+        """As :class:`secfed.crypto.attempt.AttemptJournal` has it."""
+        failpoint("site: before unmask journalled")
+        self._journal.unmasked(study, attempt, self._binding())
+        failpoint("site: after unmask journalled")

@@ -166,7 +166,8 @@ class Site:
         store, number = self._store, step.attempt
         entropy = store.open(number)
         store.note(number, step.encode())
-        session = self._open(pending, entropy, store.journal(number))
+        contribution = self._contribution(pending, entropy, store.journal(number))
+        session = self._protection.site(pending.exchange, contribution)
         try:
             reply = session.handle(step.message)
         except SecfedError:
@@ -200,10 +201,6 @@ class Site:
     def _witness(self) -> dict[str, object]:
         """A second witness of the ledger: an older copy of it lacks a head that is recorded here."""
         return {} if self.privacy is None else {"ledgers": self.privacy.heads()}
-
-    def _open(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> SiteSession:
-        """This site's half of a new attempt."""
-        return self._protection.site(pending.exchange, self._contribution(pending, entropy, journal))
 
     def _contribution(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> SiteContribution:
         return SiteContribution(

@@ -5,25 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final
+
+from secfed.sweep.processes import ChildProcess
 
 _POLL_S: Final = 0.1
-
-
-class Running(Protocol):
-    """A job that was started."""
-
-    def over(self) -> bool:
-        """Whether it has ended, in success or not."""
-
-    def stop(self) -> None:
-        """End it now; afterwards it writes nothing any more. No effect on a job that is over."""
-
-    def signal(self) -> str:
-        """Name of the signal that ended it, empty if none did."""
-
-    def now(self) -> str:
-        """What it is doing, in a few words."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +18,21 @@ class Job:
     """One piece of work: ``end`` says whether it succeeded, ``stopped`` is called if it was cut short."""
 
     title: str
-    start: Callable[[], Running]
-    end: Callable[[Running], bool]
+    start: Callable[[], ChildProcess]
+    end: Callable[[ChildProcess], bool]
     stopped: Callable[[], None] = lambda: None
+
+    @classmethod
+    def of_command(cls, title: str, command: Sequence[str], log: Path) -> Job:
+        """A job that runs a command; its log stays only if the command fails."""
+
+        def end(running: ChildProcess) -> bool:
+            succeeded = running.process.returncode == 0
+            if succeeded:
+                log.unlink()
+            return succeeded
+
+        return cls(title, lambda: ChildProcess.start(command, log), end)
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def run_jobs(
     done: int = 0,
 ) -> list[Job]:
     """Carry out all jobs in their order; returns those that failed. ``done`` more were finished before."""
-    waiting, started = list(jobs), list[tuple[Job, Running, float]]()
+    waiting, started = list(jobs), list[tuple[Job, ChildProcess, float]]()
     seconds: list[float] = []
     failed: list[Job] = []
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from secfed.sweep.jobs import Job, Running
 from secfed.sweep.plan import SweepRun
 from secfed.sweep.store import LOG_FILE
 
@@ -24,13 +23,6 @@ _ENVIRONMENT: Final = {
 _TAIL_BYTES = 1024
 
 
-class Runner(Protocol):
-    """Starts runs of a sweep."""
-
-    def start(self, run: SweepRun, part: Path) -> Running:
-        """Start a run into its folder ``NAME.part``, which holds ``study.toml``."""
-
-
 @dataclass(frozen=True)
 class ProcessRunner:
     """One child process per run."""
@@ -39,22 +31,10 @@ class ProcessRunner:
     debug: bool = False  # whether a run that fails also leaves where in the code it did
 
     def start(self, run: SweepRun, part: Path) -> ChildProcess:  # noqa: ARG002 - the folder holds the study
-        """Start a process for a run."""
+        """Start a process for a run into its folder ``NAME.part``, which holds ``study.toml``."""
         command = [sys.executable, "-P", "-m", "secfed.sweep.child", str(part.resolve())]
         command += ["--paths-from", str(self.paths_from.resolve()), *(["--debug"] if self.debug else [])]
         return ChildProcess.start(command, part / LOG_FILE)
-
-
-def command_job(title: str, command: Sequence[str], log: Path) -> Job:
-    """A job that runs a command; its log stays only if the command fails."""
-
-    def end(running: Running) -> bool:
-        succeeded = isinstance(running, ChildProcess) and running.process.returncode == 0
-        if succeeded:
-            log.unlink()
-        return succeeded
-
-    return Job(title, lambda: ChildProcess.start(command, log), end)
 
 
 @dataclass(frozen=True)

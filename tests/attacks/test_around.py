@@ -13,10 +13,9 @@ import torch
 from secfed.algorithms.federated_averaging import weighted_mean
 from secfed.attack import silence, twins
 from secfed.attack.attack import Attack, AttackSetting, Impossible
-from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
+from secfed.attack.catalogue import GHOST_SURVIVORS, Outcome, attacks_on, run_attacks
 from secfed.attack.downgrade import DOWNGRADE
-from secfed.attack.framing import FRAMING
-from secfed.attack.ghosts import GHOST_SURVIVORS
+from secfed.attack.liars import FRAMING
 from secfed.attack.silence import SILENCE, trap
 from secfed.attack.twins import TWINS
 from secfed.attack.wards import names, study

@@ -106,7 +106,7 @@ epsilon = 20.0
 delta = 1e-4
 """
 # In the order in which they come by, in FedDRA's exchanges. Named in secfed/site/durable_store.py,
-# journal_binding.py.
+# journal.py.
 POINTS: Final = (
     "site: before contribution noted",  # weights: the loss was measured, and is lost
     "site: after secrets erased",

@@ -23,6 +23,7 @@ from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.errors import ConfigError
 from tests.deploy.agent_case import NAMES, TOML
+from tests.forks import Fork
 
 OTHER = "nobody"
 
@@ -107,12 +108,9 @@ def test_training_gains_no_rights_and_runs_where_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[tuple[Any, dict[str, Any]]] = []
-    popen = subprocess.Popen
 
     def noted(words: list[str], **options: Any) -> Any:
-        made = popen(
-            words, **{k: v for k, v in options.items() if k not in ("user", "group", "extra_groups")}
-        )
+        made = Fork(words, **{k: v for k, v in options.items() if k not in ("user", "group", "extra_groups")})
         started.append((made, options))
         return made
 

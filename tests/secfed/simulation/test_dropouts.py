@@ -50,13 +50,3 @@ def test_anything_else_is_a_clear_error(text: str) -> None:
         Dropout.parse(text)
     assert caught.value.message.startswith("--drop")
     assert caught.value.remedy
-
-
-def test_a_drop_without_a_round_means_every_round() -> None:
-    assert all(Dropout.parse("a@mask").hits("a", "mask", number) for number in (1, 2, 99))
-
-
-def test_a_drop_hits_its_site_stage_and_round_only() -> None:
-    drop = Dropout.parse("a@mask:2")
-    assert drop.hits("a", "mask", 2)
-    assert not any(drop.hits(*other) for other in [("b", "mask", 2), ("a", "share", 2), ("a", "mask", 1)])

@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from secfed.errors import ConfigError
-from secfed.simulation.oracle import (
-    compare_alone,
-    mean_over_sites,
-    per_site_metrics,
-    worst_site,
-)
+from secfed.simulation.oracle import compare_alone, worst_site_metrics
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.algorithms.loop import BREAST_CANCER, add_in_ring, simulate
@@ -24,7 +18,7 @@ DATA = Path(os.environ.get("SECFED_DATA") or ROOT / ".." / "shared" / "data")
 def test_metrics_per_site_average_to_the_summed_metrics():
     study = Study.parse(BREAST_CANCER)
     server, algorithm = simulate(study), build(study)
-    per_site = per_site_metrics(algorithm, server.model())
+    per_site = algorithm.per_site(server.model())
     records = {site: len(algorithm.site_data(site).test_y) for site in per_site}
     pooled = sum(per_site[site]["accuracy"] * records[site] for site in per_site) / sum(records.values())
     assert pooled == pytest.approx(server.metrics()[3]["accuracy"])
@@ -33,37 +27,31 @@ def test_metrics_per_site_average_to_the_summed_metrics():
 def test_alone_equals_a_federation_in_which_only_that_site_has_weight():
     study = Study.parse(BREAST_CANCER).replace("algorithm.momentum", 0.5)
     only = simulate(study, order=["hospital-2"])
-    found = compare_alone(study, only.model())
-    alone, federated = found.alone["hospital-2"], found.federated["hospital-2"]
-    assert alone["accuracy"] == federated["accuracy"]
-    assert alone["loss"] == pytest.approx(federated["loss"], rel=1e-4)
+    _, row, *_ = compare_alone(study, only.model()).rows
+    assert row.where == "hospital-2"
+    assert row.other["accuracy"] == row.federated["accuracy"]
+    assert row.other["loss"] == pytest.approx(row.federated["loss"], rel=1e-4)
 
 
 def test_alone_ignores_the_pull_of_fedprox():
     averaging = Study.parse(BREAST_CANCER)
     prox = Study.parse(BREAST_CANCER.replace('"fedavg"', '"fedprox"\nmu = 5.0'))
     model = build(averaging).initial
-    assert compare_alone(prox, model).alone == compare_alone(averaging, model).alone
+    assert compare_alone(prox, model).rows == compare_alone(averaging, model).rows
 
 
-def test_comparison_uses_the_same_held_out_records():
+def test_comparison_uses_the_same_held_out_records_and_ends_with_the_means():
     study = Study.parse(BREAST_CANCER)
     model = simulate(study).model()
-    found = compare_alone(study, model)
-    assert found.federated == per_site_metrics(build(study), model)
-    assert set(found.alone) == set(found.federated)
-    pooled = simulate(study).metrics()[3]
-    assert found.federated_everywhere["accuracy"] == pytest.approx(pooled["accuracy"])
-    assert set(found.alone_everywhere) == set(found.federated)
+    *rows, mean = compare_alone(study, model).rows
+    assert {row.where: row.federated for row in rows} == build(study).per_site(model)
+    assert mean.where == "mean"
+    assert mean.other["loss"] == pytest.approx(sum(row.other["loss"] for row in rows) / len(rows))
 
 
-def test_mean_and_worst_skip_sites_that_lack_the_metric():
+def test_the_worst_site_is_of_those_that_have_the_metric():
     metrics = {"a": {"roc_auc": 0.8, "loss": 1.0}, "b": {"loss": 3.0}, "c": {"roc_auc": 0.6, "loss": 2.0}}
-    assert mean_over_sites(metrics) == {"roc_auc": pytest.approx(0.7), "loss": 2.0}
-    assert worst_site(metrics, "roc_auc") == ("c", 0.6)
-    assert worst_site(metrics, "loss") == ("b", 3.0)
-    with pytest.raises(ConfigError, match="no site has the metric 'f1'"):
-        worst_site(metrics, "f1")
+    assert worst_site_metrics(metrics) == {"roc_auc": 0.6, "loss": 3.0}
 
 
 def test_breast_cancer_example_reaches_its_goal_on_held_out_patients():
@@ -88,13 +76,10 @@ def test_federated_hearts_beat_the_mean_of_hospitals_alone(monkeypatch):
     gains: dict[str, list[float]] = {}
     for seed in (301, 302, 303):
         study = example.replace("study.seed", seed)
-        found = compare_alone(study, simulate(study).model())
-        assert {len(found.federated), len(found.alone)} == {4}
-        federated, alone = mean_over_sites(found.federated), mean_over_sites(found.alone)
-        abroad = mean_over_sites(found.alone_everywhere)
+        *rows, mean = compare_alone(study, simulate(study).model()).rows
+        assert len(rows) == 4
         for name in ("roc_auc", "accuracy", "balanced_accuracy"):
-            gains.setdefault(name, []).append(federated[name] - alone[name])
-            assert found.federated_everywhere[name] > abroad[name] + 0.02
+            gains.setdefault(name, []).append(mean.federated[name] - mean.other[name])
     assert all(sum(gain) / 3 > 0 for gain in gains.values()), gains
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from secfed.wire.frames import Notice, Step, Task, decode, encode_state
 from tests.crypto.encrypted_case import resigned
 from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Killed, Plug, pulling, study
 
+Begun = Callable[..., Consortium]
 KINDS = [("masked", None), ("masked", "record"), ("masked", "site"), ("encrypted", None)]
 
 
@@ -48,6 +51,20 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(tmp_path_factory)
 
 
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Begun]:
+    """Begins a study in a folder of its own, and closes it in the end."""
+    made: list[Consortium] = []
+
+    def begin(protected: str, unit: str | None = None, **more: Any) -> Consortium:
+        made.append(Consortium(study(protected, unit), tmp_path / f"study-{len(made)}", **more))
+        return made[-1]
+
+    yield begin
+    for consortium in made:
+        consortium.close()
+
+
 def _kinds_of(hospital: Hospital) -> list[tuple[str, int]]:
     assert hospital.open is not None
     path = hospital.open.folder / TRANSCRIPT_FILE
@@ -57,10 +74,10 @@ def _kinds_of(hospital: Hospital) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize(("protected", "unit"), KINDS)
 def test_a_restart_after_every_message_gives_the_same_answers(
-    protected: str, unit: str | None, tmp_path: Path, undisturbed: Models
+    protected: str, unit: str | None, begun: Begun, undisturbed: Models
 ) -> None:
     _needs(protected)
-    consortium = Consortium(study(protected, unit), tmp_path / "x")
+    consortium = begun(protected, unit)
     compared: list[str] = []
 
     def deliver(stage: str, hospital: Hospital, frame: Buffer) -> bytes:
@@ -82,33 +99,31 @@ def test_a_restart_after_every_message_gives_the_same_answers(
         assert _kinds_of(hospital).count((SUMMED, 1)) == 1
         if unit is not None:
             assert len(hospital.payments()) == 1
-    consortium.close()
 
 
 @pytest.mark.parametrize(("protected", "unit"), [("masked", "record"), ("encrypted", None)])
 def test_a_kill_at_every_point_changes_nothing(
     protected: str,
     unit: str | None,
-    tmp_path: Path,
+    begun: Begun,
     monkeypatch: pytest.MonkeyPatch,
     undisturbed: Models,
 ) -> None:
     _needs(protected)
     plug = Plug(monkeypatch)
-    probe = Consortium(study(protected, unit), tmp_path / "probe")
+    probe = begun(protected, unit)
     probe.deliver = pulling(plug)
     probe.run()
-    probe.close()
     passed = tuple(plug.passed)
     points = list(dict.fromkeys(passed))
     assert len(points) >= (20 if protected == "masked" else 14)
     if protected == "encrypted":  # the others are the same code as under masks
         chosen = ("state", "answer", "secrets", "upload noted", "sum noted")
         points = [name for name in points if any(word in name for word in chosen)]
-    for number, point in enumerate(points):
+    for point in points:
         times = passed.count(point)
         plug.set(point, 1 + (times - 1) // 2)
-        consortium = Consortium(study(protected, unit), tmp_path / str(number))
+        consortium = begun(protected, unit)
         consortium.deliver = pulling(plug)
         assert consortium.run() == undisturbed[protected, unit], point
         assert plug.pulled == 1, point
@@ -118,11 +133,10 @@ def test_a_kill_at_every_point_changes_nothing(
         assert _kinds_of(consortium.hospitals[VICTIM]).count((SUMMED, 1)) == 1, point
         if unit is not None:
             assert len(consortium.hospitals[VICTIM].payments()) == 1, point
-        consortium.close()
 
 
 def test_work_that_was_paid_for_is_done_again_with_the_same_randomness(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside simulation, too: fresh keys, but the same ones after the kill; so one release, paid once."""
     plug, written = Plug(monkeypatch), []
@@ -130,7 +144,7 @@ def test_work_that_was_paid_for_is_done_again_with_the_same_randomness(
     monkeypatch.setattr(
         durable_store, "encode_summands", lambda summands: written.append(encode(summands)) or written[-1]
     )
-    consortium = Consortium(study("masked", "record"), tmp_path / "x", simulated=False)
+    consortium = begun("masked", "record", simulated=False)
     hospital = consortium.hospitals[VICTIM]
     task = _task(consortium)
     plug.only = True
@@ -150,7 +164,6 @@ def test_work_that_was_paid_for_is_done_again_with_the_same_randomness(
     other = consortium.hospitals[NAMES[0]]
     other.handle(task)
     assert written[-1] != written[0]
-    consortium.close()
 
 
 def _task(consortium: Consortium, round_number: int = 1, shift: float = 0.0) -> bytes:
@@ -161,11 +174,11 @@ def _task(consortium: Consortium, round_number: int = 1, shift: float = 0.0) -> 
 
 
 def test_an_exchange_that_was_begun_is_not_begun_from_another_broadcast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same randomness on two inputs would be two releases for one payment."""
     plug = Plug(monkeypatch)
-    consortium = Consortium(study("masked", "record"), tmp_path / "x")
+    consortium = begun("masked", "record")
     hospital = consortium.hospitals[VICTIM]
     plug.only = True
     plug.set("site: after paid")
@@ -179,11 +192,10 @@ def test_an_exchange_that_was_begun_is_not_begun_from_another_broadcast(
         hospital.handle(_task(consortium, shift=0.5))
     assert hospital.trained == 1
     assert len(hospital.payments()) == 1
-    consortium.close()
 
 
-def test_an_aggregator_that_asks_again_gets_the_work_that_is_there(tmp_path: Path) -> None:
-    consortium = Consortium(study("masked", None), tmp_path / "x")
+def test_an_aggregator_that_asks_again_gets_the_work_that_is_there(begun: Begun) -> None:
+    consortium = begun("masked")
     hospital = consortium.hospitals[VICTIM]
     task = _task(consortium)
     assert hospital.handle(task) == b"ready"
@@ -191,18 +203,16 @@ def test_an_aggregator_that_asks_again_gets_the_work_that_is_there(tmp_path: Pat
         hospital.handle(Step(1, 0, 5, b"nonsense").encode())
     assert hospital.handle(task) == b"ready"
     assert hospital.trained == 1
-    consortium.close()
-    whole = Consortium(study("masked", None), tmp_path / "y")
+    whole = begun("masked")
     whole.run()
     hospital = whole.hospitals[VICTIM]
     hospital.start()
     with pytest.raises(Replay):
         hospital.handle(_task(whole))  # its update has left
     assert hospital.trained == 2
-    whole.close()
 
 
-def _until(consortium: Consortium, stage: str) -> None:
+def _until(consortium: Consortium, stage: str) -> Hospital:
     """Run until the victim has answered the first request of a stage."""
 
     def deliver(now: str, hospital: Hospital, frame: Buffer) -> bytes:
@@ -214,35 +224,33 @@ def _until(consortium: Consortium, stage: str) -> None:
     consortium.deliver = deliver
     with pytest.raises(Killed):
         consortium.run()
+    return consortium.hospitals[VICTIM]
 
 
 def test_what_is_on_the_disk_during_an_exchange_is_for_the_owner_only_and_is_destroyed(
-    tmp_path: Path,
+    begun: Begun,
 ) -> None:
-    consortium = Consortium(study("masked", "site"), tmp_path / "x")
-    _until(consortium, "unmask")
-    hospital = consortium.hospitals[VICTIM]
+    consortium = begun("masked", "site")
+    hospital = _until(consortium, "unmask")
     assert hospital.open is not None
     work = hospital.open.folder / "work"
     assert {"work", "contribution", "seed-0000000000", "answer"} < set(hospital.files)
     assert stat.S_IMODE(work.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in work.iterdir()} == {0o600}
-    consortium.close()
-    whole = Consortium(study("masked", "site"), tmp_path / "y")
+    whole = begun("masked", "site")
     whole.run()
     for hospital in whole.hospitals.values():
         assert hospital.files == ["answer", "position"]
-    whole.close()
 
 
 @pytest.mark.parametrize("point", ["after sum noted", "before state noted"])
 def test_a_sum_whose_taking_was_cut_off_is_the_only_one_of_its_exchange(
-    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: Models
+    point: str, begun: Begun, monkeypatch: pytest.MonkeyPatch, undisturbed: Models
 ) -> None:
     """A crash must not buy the aggregator a second answer about a ciphertext."""
     _needs("encrypted")
     plug = Plug(monkeypatch)
-    consortium = Consortium(study("encrypted", None), tmp_path / "x")
+    consortium = begun("encrypted")
     refused: list[str] = []
 
     def deliver(stage: str, hospital: Hospital, frame: Buffer) -> bytes:
@@ -267,30 +275,26 @@ def test_a_sum_whose_taking_was_cut_off_is_the_only_one_of_its_exchange(
     consortium.deliver = deliver
     assert consortium.run() == undisturbed["encrypted", None]
     assert len(refused) == 1
-    consortium.close()
 
 
-def test_a_site_that_stopped_the_study_stays_stopped(tmp_path: Path) -> None:
+def test_a_site_that_stopped_the_study_stays_stopped(begun: Begun) -> None:
     pytest.importorskip("tenseal")
-    consortium = Consortium(study("encrypted", None), tmp_path / "x")
-    _until(consortium, "mask")
-    hospital = consortium.hospitals[VICTIM]
+    consortium = begun("encrypted")
+    hospital = _until(consortium, "mask")
     assert hospital.open is not None
     assert isinstance(hospital.open.site, EncryptedSession)
     hospital.open.site._local.stop()
     hospital.start()  # no file "was changed": nobody is told to remove what keeps it stopped
     with pytest.raises(WrongState, match="stopped the study"):
         hospital.handle(consortium.frames[0][2])
-    consortium.close()
 
 
 @pytest.mark.parametrize("name", ["contribution", "work", "seed-0000000000", "step-0000000000-01", "answer"])
 def test_a_file_whose_erasure_was_cut_off_is_gone_and_not_changed(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consortium = Consortium(study("masked", None), tmp_path / "x")
-    _until(consortium, "mask")
-    hospital = consortium.hospitals[VICTIM]
+    consortium = begun("masked")
+    hospital = _until(consortium, "mask")
     assert hospital.open is not None
     overwrite = signed_files._overwrite
 
@@ -304,24 +308,21 @@ def test_a_file_whose_erasure_was_cut_off_is_gone_and_not_changed(
             hospital.open.store.files.erase(name)
     hospital.start()
     assert not list((hospital.open.folder / "work").glob(".*"))
-    consortium.close()
 
 
-def test_a_message_after_the_result_is_refused(tmp_path: Path) -> None:
-    consortium = Consortium(study("masked", None), tmp_path / "x")
+def test_a_message_after_the_result_is_refused(begun: Begun) -> None:
+    consortium = begun("masked")
     consortium.run()
     hospital = consortium.hospitals[VICTIM]
     with pytest.raises(Replay, match="is over"):
         hospital.handle(Step(2, 0, 0, b"\x02nonsense").encode())
     assert hospital.files == ["answer", "position"]
-    consortium.close()
 
 
 @pytest.mark.parametrize("name", ["contribution", "work", "seed-0000000000", "step-0000000000-01", "answer"])
-def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
-    consortium = Consortium(study("masked", None), tmp_path / "x")
-    _until(consortium, "mask")
-    hospital = consortium.hospitals[VICTIM]
+def test_a_changed_file_is_refused(name: str, begun: Begun) -> None:
+    consortium = begun("masked")
+    hospital = _until(consortium, "mask")
     assert hospital.open is not None
     path = hospital.open.folder / "work" / name
     data = bytearray(path.read_bytes())
@@ -330,14 +331,12 @@ def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(TranscriptError, match=name):
         hospital.start()
     hospital.open = None
-    consortium.close()
 
 
-def test_an_attempt_whose_seed_is_gone_is_not_served_with_another_one(tmp_path: Path) -> None:
+def test_an_attempt_whose_seed_is_gone_is_not_served_with_another_one(begun: Begun) -> None:
     """The journal takes an entry again only for the very same attempt."""
-    consortium = Consortium(study("masked", None), tmp_path / "x")
-    _until(consortium, "mask")
-    hospital = consortium.hospitals[VICTIM]
+    consortium = begun("masked")
+    hospital = _until(consortium, "mask")
     assert hospital.open is not None
     (hospital.open.folder / "work" / "seed-0000000000").unlink()
     spec = next(
@@ -349,13 +348,11 @@ def test_an_attempt_whose_seed_is_gone_is_not_served_with_another_one(tmp_path: 
     with pytest.raises(Replay):
         hospital.handle(spec)
     assert not [name for name in hospital.files if name.startswith(("seed", "step"))]
-    consortium.close()
 
 
-def test_a_refusal_is_repeated_too_and_its_secrets_are_gone(tmp_path: Path) -> None:
-    consortium = Consortium(study("masked", None), tmp_path / "x")
-    _until(consortium, "advertise")
-    hospital = consortium.hospitals[VICTIM]
+def test_a_refusal_is_repeated_too_and_its_secrets_are_gone(begun: Begun) -> None:
+    consortium = begun("masked")
+    hospital = _until(consortium, "advertise")
     bad = Step(1, 0, 0, b"\x02nonsense").encode()
     with pytest.raises(SecfedError) as first:
         hospital.handle(bad)
@@ -364,4 +361,3 @@ def test_a_refusal_is_repeated_too_and_its_secrets_are_gone(tmp_path: Path) -> N
     with pytest.raises(type(first.value)) as second:
         hospital.handle(bad)
     assert str(second.value) == str(first.value)
-    consortium.close()

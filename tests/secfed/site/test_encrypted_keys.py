@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,8 @@ class TestWhoIsSentAPackage:
 
         protection = Encrypted(ring, "a")
         rules = Rules("study", aggregator, roster, protection, lambda cohort: cohort, 3)
-        rounds = EncryptedRounds(protection, rules, SumStore(folder), ask)
+        nothing: Any = None
+        rounds = EncryptedRounds(nothing, 1, protection, rules, SumStore(folder), ask, nothing)
         return rounds.share_keys(("a", "b", "c")), sent
 
     def test_sites_that_asked(self, tmp_path: Path) -> None:

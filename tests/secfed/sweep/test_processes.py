@@ -68,22 +68,15 @@ def processes_naming(text: str) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
+def test_kill_9_loses_only_what_was_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     (tmp_path / "sweep.toml").write_text(TWO_SEEDS)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.secfed.sweep_case",
-        "sweep",
-        tmp_path / "sweep.toml",
-        "--out",
-        out,
-    ]
+    sweep_toml = str(tmp_path / "sweep.toml")
+    command = [sys.executable, "-m", "tests.secfed.sweep_case", "sweep", sweep_toml, "--out", str(out)]
     first, second = plan(TWO_SEEDS).runs
     run_sweep(plan(STUDY + "[sweep]\nseeds = [1]\n"), out, jobs=1, runner=PretendingRunner())
     half_done = out / "runs" / f"{second.folder}.part"
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
+    with Fork(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
         wait_for(lambda: statuses(out) == ["done", "running"] or sweep.poll() is not None)
         wait_for(lambda: bool(processes_naming(str(half_done))))
         sweep.send_signal(signal.SIGKILL)
@@ -95,6 +88,7 @@ def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     assert finished / "run.json" in before
 
+    monkeypatch.setattr(processes.subprocess, "Popen", Fork)  # the run above was started by its command
     rows = run_sweep(make_plan(sweep_file(TWO_SEEDS)), out, jobs=2, runner=ProcessRunner(tmp_path))
     assert [row.status for row in rows] == ["done", "done"]
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
