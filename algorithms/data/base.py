@@ -38,13 +38,19 @@ class DataOptions(Options):
     )
 
     def site_ids(self) -> tuple[SiteId, ...]:
-        """The sites of the study, known without looking at a record."""
-        raise NotImplementedError
+        """The sites of the study, known without looking at a record.
+
+        Those that ``data.sites`` lists, or ``hospital-1`` and so on for a number of simulated ones.
+        """
+        sites: int | tuple[SiteId, ...] = getattr(self, "sites", ())
+        if isinstance(sites, tuple):
+            return sites
+        return tuple(f"hospital-{number}" for number in range(1, sites + 1))
 
     @property
     def names_patients(self) -> bool:
         """Whether the data set says which records are of one patient."""
-        return False
+        return getattr(self, "patient_column", None) is not None
 
 
 class RecordByRecord:
@@ -54,13 +60,6 @@ class RecordByRecord:
         """The same records, whichever way (``slots``) neighbouring data sets differ."""
         del slots
         return self
-
-
-def named_sites(sites: int | tuple[SiteId, ...]) -> tuple[SiteId, ...]:
-    """The listed sites, or ``hospital-1`` and so on for a number of simulated ones."""
-    if isinstance(sites, tuple):
-        return sites
-    return tuple(f"hospital-{number}" for number in range(1, sites + 1))
 
 
 def site_index(sites: tuple[SiteId, ...], site_id: SiteId) -> int:

@@ -16,7 +16,6 @@ from secfed.algorithms.data.base import (
     MinRecords,
     RecordByRecord,
     SiteCount,
-    named_sites,
     refuse_unused,
 )
 from secfed.algorithms.data.image_files import ImageSource, Preparation, prepared_image, stays_inside
@@ -151,10 +150,6 @@ class DividedOptions(PairsOptions):
     sites: SiteCount = 5
     alpha: BoundedAlpha = 1.0
     min_records: MinRecords = 10
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """``hospital-1`` and so on."""
-        return named_sites(self.sites)
 
 
 class ImagesAndTexts(RecordByRecord):

@@ -7,17 +7,47 @@ said otherwise. It depends on the labels, the options and the generator only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from functools import cached_property
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import ConfigError
 
 T = TypeVar("T")
+Records = TypeVar("Records")
+Division = TypeVar("Division")
 Partition = list[NDArray[np.int64]]
 
 _DRAWS: Final = 1000
+
+
+class Pool(Generic[Records, Division]):
+    """Records that are loaded, and divided among simulated sites, when the first site asks.
+
+    The study's seed decides the division. It is part of the simulation, and no guarantee covers it.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Records],
+        divide: Callable[[Records, np.random.Generator], Division],
+        seed: int,
+        *purpose: str,
+    ) -> None:
+        self._load, self._divide, self._seed, self._purpose = load, divide, seed, purpose
+
+    @cached_property
+    def records(self) -> Records:
+        """The whole pool."""
+        return self._load()
+
+    @cached_property
+    def partition(self) -> Division:
+        """Positions in the pool, one array per site."""
+        return self._divide(self.records, numpy_generator(self._seed, "partition", *self._purpose))
 
 
 def check_enough(records: int, sites: int, min_records: int) -> None:

@@ -26,7 +26,6 @@ from secfed.algorithms.data.base import (
     DataOptions,
     OfficialDivision,
     RecordByRecord,
-    named_sites,
     refuse_unused_alpha,
     site_index,
 )
@@ -86,10 +85,6 @@ class ChestSyntheticOptions(DataOptions):
                     remedy=f"use numbers from {least} to 1000000",
                 )
         return self
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """``hospital-1`` and so on."""
-        return named_sites(self.sites)
 
 
 class ChestSynthetic(RecordByRecord):

@@ -6,7 +6,6 @@ A site decodes its own images only. They are held in memory, ``size * size * cha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,12 @@ from secfed.algorithms.data.image_text.options import ImageTextOptions
 from secfed.algorithms.data.image_text.partition import by_combination, combination, mean_total_variation
 from secfed.algorithms.data.image_text.table import PairEntry, PairTable, combined
 from secfed.algorithms.data.images_and_texts import ImagesAndTexts, PairsOptions
-from secfed.algorithms.data.partition import Partition, iid
+from secfed.algorithms.data.partition import Partition, Pool, iid
 from secfed.algorithms.framework.datasets import SiteId, numbered
-from secfed.algorithms.framework.randomness import numpy_generator
 
 Entries = Sequence[PairEntry]
-Divide = Callable[[Entries, Entries, np.random.Generator], tuple[Partition, Partition]]
+Parts = tuple[Entries, Entries]  # training and held-out
+Divide = Callable[[Parts, np.random.Generator], tuple[Partition, Partition]]
 """Training and held-out entries to one partition of each."""
 
 
@@ -72,11 +71,7 @@ class FilePairs(ImagesAndTexts):
 
 
 class PooledPairs(FilePairs):
-    """One pool of pairs, divided among simulated sites by the study's seed.
-
-    The pool is loaded when the first site asks. Its division is part of the simulation, and no guarantee
-    covers it.
-    """
+    """One pool of pairs, divided among simulated sites."""
 
     def __init__(
         self,
@@ -90,27 +85,17 @@ class PooledPairs(FilePairs):
         divide: Divide,
     ) -> None:
         super().__init__(options, findings, folder, read=self._share, images=lambda _: images)
-        self._load, self._divide, self._seed = load, divide, seed
-
-    @cached_property
-    def entries(self) -> tuple[Entries, Entries]:
-        """Training and held-out entries of the whole pool."""
-        return _parts(self._load())
-
-    @cached_property
-    def partition(self) -> tuple[Partition, Partition]:
-        """Positions in the two parts of :attr:`entries`, one array per site each."""
-        return self._divide(*self.entries, numpy_generator(self._seed, "partition"))
+        self.pool = Pool(lambda: _parts(load()), divide, seed)
 
     @property
     def total_variation(self) -> float:
         """How different the sites' training findings are, 0 to 1; see :func:`mean_total_variation`."""
-        findings = combined(self.entries[0], len(self.findings))
-        return mean_total_variation([findings[rows] for rows in self.partition[0]])
+        findings = combined(self.pool.records[0], len(self.findings))
+        return mean_total_variation([findings[rows] for rows in self.pool.partition[0]])
 
     def _share(self, site_id: SiteId) -> Entries:
         index = self.sites.index(site_id)
-        parts = zip(self.entries, self.partition, strict=True)
+        parts = zip(self.pool.records, self.pool.partition, strict=True)
         return [entries[row] for entries, rows in parts for row in rows[index]]
 
 
@@ -128,16 +113,17 @@ def image_text(options: ImageTextOptions, seed: int, folder: Path) -> ImageTextD
 def divided_by(partition: str, sites: int, alpha: float, min_records: int) -> Divide:
     """The division that a study names: ``dirichlet`` (over combinations of findings) or ``iid``."""
 
-    def divide(train: Entries, test: Entries, rng: np.random.Generator) -> tuple[Partition, Partition]:
+    def divide(parts: Parts, rng: np.random.Generator) -> tuple[Partition, Partition]:
+        train, test = parts
         if partition == "iid":
             return iid(len(train), sites, min_records, rng), iid(len(test), sites, 0, rng)
         width = len((*train, *test)[0].findings) if (train or test) else 0
-        classes = [combination(combined(part, width)) for part in (train, test)]
+        classes = [combination(combined(part, width)) for part in parts]
         return by_combination(classes[0], classes[1], sites, alpha, min_records, rng)
 
     return divide
 
 
-def _parts(entries: Entries) -> tuple[Entries, Entries]:
+def _parts(entries: Entries) -> Parts:
     train = tuple(entry for entry in entries if not entry.held_out)
     return train, tuple(entry for entry in entries if entry.held_out)

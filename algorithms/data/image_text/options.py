@@ -11,12 +11,10 @@ from secfed.algorithms.data.base import (
     MinRecords,
     PatientColumn,
     check_listed_sites,
-    named_sites,
     refuse_unused,
     refuse_unused_alpha,
 )
 from secfed.algorithms.data.images_and_texts import PairsOptions, check_file_name, check_inside
-from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import ConfigError
 
 SITE: Final = "{site}"
@@ -88,15 +86,6 @@ class ImageTextOptions(PairsOptions):
     def separate(self) -> bool:
         """Whether pairs already belong to sites, instead of being divided among simulated ones."""
         return self.partition in ("by-column", "by-file")
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """The listed sites, or ``hospital-1`` and so on."""
-        return named_sites(self.sites)
-
-    @property
-    def names_patients(self) -> bool:
-        """Whether there is a column for them."""
-        return self.patient_column is not None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -12,7 +12,6 @@ from secfed.algorithms.data.base import (
     MinRecords,
     OfficialDivision,
     check_listed_sites,
-    named_sites,
     refuse_repeated,
     refuse_unknown,
     refuse_unused,
@@ -56,6 +55,7 @@ class ViewsOptions(DataOptions):
                 "data.sites: this data set is divided among a number of simulated hospitals",
                 remedy="set data.sites to a number",
             )
+        refuse_repeated("views", "view", self.names)
         single = self.single_view_sites
         if single is not None:
             refuse_unused(self, ["ratio"], "beside data.single_view_sites", "remove one of the two")
@@ -76,12 +76,9 @@ class ViewsOptions(DataOptions):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the views, in order."""
-        return self.view_names
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """``hospital-1`` and so on, or the listed sites."""
-        return named_sites(self.sites)
+        """Names of the views, in order: those that ``data.views`` chooses, or all."""
+        chosen: tuple[str, ...] = getattr(self, "views", self.view_names)
+        return chosen
 
     def view_of(self, seed: int) -> dict[SiteId, int | None]:
         """Every site in order, and the one view that it holds (None: all)."""
@@ -143,16 +140,6 @@ class DigitsViewsOptions(ViewsOptions):
         description='an array of at least two of "pixels", "fourier" and "edges"',
     )
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The chosen views."""
-        return self.views
-
-    @model_validator(mode="after")
-    def _check_views(self) -> Self:
-        refuse_repeated("views", "view", self.views)
-        return self
-
 
 class MultiviewOptions(ViewsOptions):
     """Options of ``multiview``: a .npz or .mat file with one array per view.
@@ -184,14 +171,8 @@ class MultiviewOptions(ViewsOptions):
         """Whether an array of the file says where a record belongs."""
         return self.site_key is not None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The views of the file that are used."""
-        return self.views
-
     @model_validator(mode="after")
     def _check_file(self) -> Self:
-        refuse_repeated("views", "view", self.views)
         if self.view_sizes is not None and (
             len(self.view_sizes) != len(self.views) or min(self.view_sizes) < 1
         ):

@@ -87,8 +87,8 @@ def pooled(
 
     view_of = options.view_of(seed)
 
-    def divide(labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
-        return capped_dirichlet(labels, len(view_of), options.alpha, options.min_records, rng)
+    def divide(records: ViewRecords, rng: np.random.Generator) -> Partition:
+        return capped_dirichlet(records.labels, len(view_of), options.alpha, options.min_records, rng)
 
     return PooledViews(
         limited, view_of=view_of, view_sizes=sizes, classes=classes, divide=divide, seed=seed, tied=tied

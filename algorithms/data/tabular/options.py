@@ -12,12 +12,10 @@ from secfed.algorithms.data.base import (
     MinRecords,
     PatientColumn,
     check_listed_sites,
-    named_sites,
     refuse_repeated,
     refuse_unknown,
     refuse_unused_alpha,
 )
-from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import ConfigError
 
 Cell = str | int | float
@@ -133,15 +131,6 @@ class TableOptions(DataOptions):
             )
         for key in ("categorical", "scale", "zero_is_missing", "missing_indicator"):
             refuse_unknown(key, "feature column", getattr(self, key), self.feature_columns)
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """The listed sites, or ``hospital-1`` and so on."""
-        return named_sites(self.sites)
-
-    @property
-    def names_patients(self) -> bool:
-        """Whether there is a column for them."""
-        return self.patient_column is not None
 
     @property
     def numeric_columns(self) -> tuple[str, ...]:

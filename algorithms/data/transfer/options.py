@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -14,26 +15,35 @@ from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import ConfigError
 
-_KINDS: Final[tuple[Kind, ...]] = ("image", "text", "pairs")
+_KINDS: Final[Mapping[str, Kind]] = {"image_sites": "image", "text_sites": "text", "pair_sites": "pairs"}
 _NO_SITES: Final = 1  # classes of a kind that the study has no sites of: a classifier of none cannot be built
 
 
-class GroupOptions(DataOptions):
-    """How many simulated sites of each kind there are: ``image-1``, ``text-1``, ``pairs-1`` and so on."""
+class KindsOptions(DataOptions):
+    """Sites of three kinds, each listed or a number of simulated ones: ``image-1`` and so on."""
+
+    @property
+    def kind_of(self) -> dict[SiteId, Kind]:
+        """Every site in order, and what it holds: image sites, then text sites, then pairs sites."""
+        of_kind: dict[SiteId, Kind] = {}
+        for key, kind in _KINDS.items():
+            sites: int | tuple[SiteId, ...] = getattr(self, key)
+            if isinstance(sites, int):
+                sites = tuple(f"{kind}-{number}" for number in range(1, sites + 1))
+            of_kind |= dict.fromkeys(sites, kind)
+        return of_kind
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """All of them."""
+        return tuple(self.kind_of)
+
+
+class GroupOptions(KindsOptions):
+    """How many simulated sites of each kind there are."""
 
     image_sites: int = Field(default=6, ge=0, le=1000, description="the number of image sites, 0 to 1000")
     text_sites: int = Field(default=6, ge=0, le=1000, description="the number of text sites, 0 to 1000")
     pair_sites: int = Field(default=4, ge=1, le=1000, description="the number of pairs sites, 1 to 1000")
-
-    @property
-    def kind_of(self) -> dict[SiteId, Kind]:
-        """Every site in order, and what it holds."""
-        counts = zip(_KINDS, (self.image_sites, self.text_sites, self.pair_sites), strict=True)
-        return {f"{kind}-{number}": kind for kind, sites in counts for number in range(1, sites + 1)}
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """Image sites, then text sites, then pairs sites."""
-        return tuple(self.kind_of)
 
 
 class ScenesOptions(GroupOptions):
@@ -110,7 +120,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
         return self
 
 
-class TransferFilesOptions(_ArrayOptions):
+class TransferFilesOptions(KindsOptions, _ArrayOptions):
     """Options of ``transfer-files``: a folder with one ``SITE.npz`` per site.
 
     Real sites have names, so there is a list of them per kind.
@@ -132,16 +142,6 @@ class TransferFilesOptions(_ArrayOptions):
     )
 
     @property
-    def kind_of(self) -> dict[SiteId, Kind]:
-        """Every site in order, and what it holds."""
-        names = zip(_KINDS, (self.image_sites, self.text_sites, self.pair_sites), strict=True)
-        return {site: kind for kind, sites in names for site in sites}
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """Image sites, then text sites, then pairs sites."""
-        return (*self.image_sites, *self.text_sites, *self.pair_sites)
-
-    @property
     def names_patients(self) -> bool:
         """Whether every file must name them."""
         return self.patients
@@ -154,7 +154,7 @@ class TransferFilesOptions(_ArrayOptions):
     @model_validator(mode="after")
     def _check_files(self) -> Self:
         listed: set[str] = set()
-        for key in ("image_sites", "text_sites", "pair_sites"):
+        for key in _KINDS:
             for site in getattr(self, key):
                 check_file_name(key, site)
                 if site.lower() in listed:  # some file systems hold SITE.npz and site.npz to be one file

@@ -55,7 +55,7 @@ def test_every_image_goes_to_one_hospital(little, shift):
     parts = [data.site(site) for site in data.sites]
     assert sum(len(part.train) for part in parts) == 60
     assert sum(len(part.test) for part in parts) == 10
-    for train in data.partition:
+    for train in data.pool.partition:
         rows = np.concatenate(train)
         assert np.array_equal(np.sort(rows), np.arange(len(rows)))
 
@@ -106,7 +106,7 @@ def test_the_real_archive_at_five_hospitals(shared_data):
     data = load(Path(), path=str(shared_data / "medpix2_160.zip"), size=32)
     sites = [data.site(site) for site in data.sites]
     assert sum(len(site.train) for site in sites) == 1653
-    assert sum(len(rows) for rows in data.partition[1]) == 397
+    assert sum(len(rows) for rows in data.pool.partition[1]) == 397
     assert all(len(site.test.tokens.unique(dim=0)) == len(site.test) for site in sites)
     assert 0.2 < data.total_variation < 0.8
     images = torch.cat([site.train.images for site in sites])

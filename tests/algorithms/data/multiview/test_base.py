@@ -245,7 +245,7 @@ def test_a_file_with_a_wrong_byte_anywhere_is_used_or_an_error_that_names_it(tmp
     assert refused > len(content) / 23 / 2
     path.write_bytes(content[:100])
     with pytest.raises(DataError, match=f"{name} is damaged"):
-        multiview(given, 1, tmp_path)._pool if view_sizes else multiview(given, 1, tmp_path)
+        multiview(given, 1, tmp_path).pool.records if view_sizes else multiview(given, 1, tmp_path)
 
 
 def test_no_error_says_how_many_records_a_hospital_has(save):
