@@ -33,7 +33,6 @@ from secfed.algorithms.data.image_files import FLAT
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.data.image_text.chest_images import Images, render, site_style
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS, LONGEST, draw_latents, reports, words
-from secfed.algorithms.data.image_text.partition import total_variation
 from secfed.algorithms.data.partition import class_shares
 from secfed.algorithms.data.tokens import WordTokenizer
 from secfed.algorithms.framework.datasets import SiteId
@@ -98,17 +97,8 @@ class ChestSynthetic(RecordByRecord):
         self.text_length = self._tokenizer.length
         self.vocabulary = self._tokenizer.vocabulary
         self._options, self._seed = options, seed
-        self._mixtures = _mixtures(options, seed)
-
-    @property
-    def mixtures(self) -> NDArray[np.float64]:
-        """How often each combination of findings is drawn at each site: [sites, 32], rows sum to 1."""
-        return self._mixtures.copy()
-
-    @property
-    def total_variation(self) -> float:
-        """Mean total variation distance between two sites' mixtures, 0 to 1."""
-        return total_variation(self._mixtures) if len(self.sites) > 1 else 0.0
+        # How often each combination of findings is drawn at each site: [sites, 32], rows sum to 1.
+        self.mixtures = _mixtures(options, seed)
 
     def site(self, site_id: SiteId) -> ImageTextSite:
         """One site's synthetic pairs."""
@@ -118,7 +108,7 @@ class ChestSynthetic(RecordByRecord):
         train, test = (
             self._pairs(
                 counts if isinstance(counts, int) else counts[index],
-                self._mixtures[index],
+                self.mixtures[index],
                 tuple(range(options.sites)) if iid else (index,),
                 numpy_generator(self._seed, "chest-synthetic", site_id, part),
             )

@@ -15,7 +15,7 @@ from secfed.algorithms.data.base import site_index
 from secfed.algorithms.data.image_files import ImageSource, open_source
 from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.data.image_text.options import ImageTextOptions
-from secfed.algorithms.data.image_text.partition import by_combination, combination, mean_total_variation
+from secfed.algorithms.data.image_text.partition import by_combination, combination
 from secfed.algorithms.data.image_text.table import PairEntry, PairTable, combined
 from secfed.algorithms.data.images_and_texts import ImagesAndTexts, PairsOptions
 from secfed.algorithms.data.partition import Partition, Pool, iid
@@ -86,12 +86,6 @@ class PooledPairs(FilePairs):
     ) -> None:
         super().__init__(options, findings, folder, read=self._share, images=lambda _: images)
         self.pool = Pool(lambda: _parts(load()), divide, seed)
-
-    @property
-    def total_variation(self) -> float:
-        """How different the sites' training findings are, 0 to 1; see :func:`mean_total_variation`."""
-        findings = combined(self.pool.records[0], len(self.findings))
-        return mean_total_variation([findings[rows] for rows in self.pool.partition[0]])
 
     def _share(self, site_id: SiteId) -> Entries:
         index = self.sites.index(site_id)
