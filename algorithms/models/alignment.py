@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from secfed.algorithms.models.dual_encoder_options import Pool, Size
 from secfed.algorithms.models.encoder_libraries import timm_layers
 from secfed.algorithms.models.vision_encoder import initialise
-
-Pool = Literal["mean", "cls"]
 
 
 class Projected(NamedTuple):
@@ -23,21 +22,18 @@ class Projected(NamedTuple):
 class Alignment(nn.Module):
     """Block, pooling and heads for tokens of ``width`` d.
 
-    ``head_hidden`` is the hidden width of the projection head, 0 for a linear one. The embedding of a whole
-    image or report is made from the mean of its tokens, or the first (``pool``). With ``parts``, patches and
-    words are projected too, by a head of their own.
+    The embedding of a whole image or report is made from the mean of its tokens, or the first (``pool``).
+    With ``parts``, patches and words are projected too, by a head of their own.
     """
 
-    def __init__(
-        self, width: int, heads: int, *, head_hidden: int, embedding: int, pool: Pool, parts: bool
-    ) -> None:
+    def __init__(self, width: int, heads: int, size: Size, *, pool: Pool, parts: bool) -> None:
         super().__init__()
         _, block = timm_layers()
         self.block = block(width, heads, qkv_bias=True)
         self.block.apply(initialise)
-        self.head = projection_head(width, head_hidden, embedding)
-        self.parts_head = projection_head(width, head_hidden, embedding) if parts else None
-        self.pool, self.embedding = pool, embedding
+        self.head = projection_head(width, size)
+        self.parts_head = projection_head(width, size) if parts else None
+        self.pool, self.embedding = pool, size.embedding
 
     def forward(self, tokens: torch.Tensor, is_token: torch.Tensor | None = None) -> Projected:
         """Embeddings of [B, T, d] tokens; ``is_token`` is [B, T] bool, False for padding."""
@@ -76,12 +72,13 @@ class Alignment(nn.Module):
         return weights
 
 
-def projection_head(width: int, hidden: int, embedding: int) -> nn.Sequential:
+def projection_head(width: int, size: Size) -> nn.Sequential:
     """Linear, or two layers with LayerNorm; the last norm has no parameters, as the rows get norm 1 anyway.
 
     LayerNorm stands where the papers' code has BatchNorm, which would mix the records of a batch and keep
     statistics of them.
     """
+    hidden, embedding = size.head_hidden, size.embedding
     if not hidden:
         return nn.Sequential(nn.Linear(width, embedding))
     return nn.Sequential(

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.losses.objective import MIN_TEMPERATURE
-from secfed.algorithms.models.alignment import Pool
 from secfed.config.schema import OPERATIONAL, ModelOptions
 from secfed.errors import ConfigError
 
+Pool = Literal["mean", "cls"]
 Weight = Annotated[float, Field(ge=0)]
 Temperature = Annotated[float, Field(ge=MIN_TEMPERATURE)]
 Scale = Annotated[float, Field(gt=0, lt=1e6)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from secfed.algorithms.models.dual_encoder_options import Size
 from secfed.algorithms.models.encoder_libraries import bert_classes
 from secfed.algorithms.models.vision_encoder import run_layers
 
@@ -23,25 +24,15 @@ class TextEncoder(nn.Module):
     :func:`~secfed.algorithms.models.vision_encoder.run_layers`.
     """
 
-    def __init__(
-        self,
-        *,
-        length: int,
-        vocabulary: int,
-        width: int,
-        depth: int,
-        heads: int,
-        hidden: int,
-        checkpointing: bool = False,
-    ) -> None:
+    def __init__(self, length: int, vocabulary: int, size: Size, *, checkpointing: bool = False) -> None:
         super().__init__()
         config_class, model_class = bert_classes()
         config = config_class(
             vocab_size=vocabulary,
-            hidden_size=width,
-            num_hidden_layers=depth,
-            num_attention_heads=heads,
-            intermediate_size=hidden,
+            hidden_size=size.text_width,
+            num_hidden_layers=size.text_depth,
+            num_attention_heads=size.text_heads,
+            intermediate_size=size.text_hidden,
             max_position_embeddings=length,
             type_vocab_size=1,
             hidden_dropout_prob=0.0,

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from secfed.algorithms.models.dual_encoder_options import Size
 from secfed.algorithms.models.encoder_libraries import timm_layers
 from secfed.errors import ConfigError
 
@@ -37,18 +38,10 @@ class Prefix(nn.Module):
 class VisionEncoder(nn.Module):
     """A vision transformer without a classifier; names of parameters are timm's, but for ``prefix``."""
 
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        *,
-        patch: int,
-        width: int,
-        depth: int,
-        heads: int,
-        checkpointing: bool = False,
-    ) -> None:
+    def __init__(self, image_shape: tuple[int, int, int], size: Size, *, checkpointing: bool = False) -> None:
         super().__init__()
         channels, height, across = image_shape
+        patch, width = size.patch, size.image_width
         if height != across or height % patch or height < patch:
             raise ConfigError(
                 f"model.size: images of {height} x {across} pixels do not consist of patches of "
@@ -59,7 +52,9 @@ class VisionEncoder(nn.Module):
         self.patch_embed = patch_embed(img_size=height, patch_size=patch, in_chans=channels, embed_dim=width)
         self.prefix = Prefix((height // patch) ** 2, width)
         norm = partial(nn.LayerNorm, eps=1e-6)
-        self.blocks = nn.ModuleList(block(width, heads, qkv_bias=True, norm_layer=norm) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            block(width, size.image_heads, qkv_bias=True, norm_layer=norm) for _ in range(size.image_depth)
+        )
         self.norm = norm(width)
         self.checkpointing = checkpointing
         self.blocks.apply(initialise)
