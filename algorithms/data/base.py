@@ -15,9 +15,7 @@ Alpha = Annotated[float, Field(gt=0, description="the Dirichlet concentration; s
 BoundedAlpha = Annotated[
     float, Field(ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed")
 ]
-MinRecords = Annotated[
-    int, Field(ge=1, description="the least number of training records of a simulated hospital")
-]
+MinRecords = Annotated[int, Field(ge=1, description="the least training records of a simulated hospital")]
 SiteCount = Annotated[int, Field(ge=1, le=1000, description="the number of simulated hospitals, 1 to 1000")]
 OfficialDivision = Annotated[
     float,
@@ -34,7 +32,7 @@ class DataOptions(Options):
     """Options of every built-in data set."""
 
     test_fraction: float = Field(
-        default=0.2, ge=0, le=0.9, description="the share of held-out records, 0 to 0.9"
+        default=0.2, ge=0, le=0.9, description="the share that is held out, 0 to 0.9"
     )
 
     def site_ids(self) -> tuple[SiteId, ...]:

@@ -25,7 +25,7 @@ def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple
     header: list[str] = next((cells for _, cells in rows if cells), [])
     if not header:
         raise DataError(
-            f"{name} is empty", remedy="give it a line with the names of the columns, and records"
+            f"{name} is empty", remedy="give it a line with the names of its columns, and records"
         )
     if len(header) == 1:  # as spreadsheets write where the comma is the decimal sign
         for sign, called in _OTHER_SEPARATORS.items():

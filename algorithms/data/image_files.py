@@ -73,9 +73,7 @@ def open_source(path: Path, key: str = "data.images") -> Iterator[ImageSource]:
     try:
         archive = zipfile.ZipFile(path)
     except OSError as error:
-        raise DataError(
-            f"{key}: cannot open {path} ({error.strerror})", remedy="check path and rights"
-        ) from None
+        raise DataError(f"{key}: cannot open {path} ({error.strerror})", remedy="check its rights") from None
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
         raise DataError(
             f"{key}: {path.name} is neither a folder nor a zip file", remedy="name a folder or a .zip file"

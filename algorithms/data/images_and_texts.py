@@ -10,14 +10,7 @@ from typing import Annotated, Final, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    BoundedAlpha,
-    DataOptions,
-    MinRecords,
-    RecordByRecord,
-    SiteCount,
-    refuse_unused,
-)
+from secfed.algorithms.data import base
 from secfed.algorithms.data.image_files import ImageSource, Preparation, prepared_image, stays_inside
 from secfed.algorithms.data.tokens import FolderTokenizer, HashTokenizer, Tokenizer, WordTokenizer, read_words
 from secfed.algorithms.framework.datasets import SiteId
@@ -32,9 +25,7 @@ Normalise = Annotated[
     Field(description='"constants" (data.mean and data.std) or "image" (each by its own mean and spread)'),
 ]
 TextLength = Annotated[int, Field(ge=2, le=512, description="tokens per text, 2 to 512")]
-DistinctTest = Annotated[
-    bool, Field(description="true or false: hold out only one image of each different text")
-]
+DistinctTest = Annotated[bool, Field(description="true or false: hold out only one image of each text")]
 
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _TOKENIZER_KEYS: Final = {"hash": "buckets", "words": "words_file", "folder": "tokenizer_folder"}
@@ -44,7 +35,7 @@ def check_inside(key: str, name: str | None) -> None:
     """Refuse a name that would lead out of ``data.path``, the one place that a hospital has permitted."""
     if name is not None and not stays_inside(name):
         raise ConfigError(
-            f"{key}: leads outside data.path", remedy="use a name inside data.path, with forward slashes"
+            f"{key}: leads outside data.path", remedy="use a name inside it, with forward slashes"
         )
 
 
@@ -57,7 +48,7 @@ def check_file_name(key: str, site: SiteId) -> None:
         )
 
 
-class PairsOptions(DataOptions):
+class PairsOptions(base.DataOptions):
     """How images and reports of files become tensors; the same at every site, and public.
 
     Every record is prepared by itself: with constants, or by its own mean and spread.
@@ -86,7 +77,7 @@ class PairsOptions(DataOptions):
         default="hash", description='"hash", "words" (data.words_file) or "folder" (data.tokenizer_folder)'
     )
     buckets: int = Field(
-        default=4096, ge=16, le=1_000_000, description="buckets of the hash tokenizer, 16 to 1000000"
+        default=4096, ge=16, le=1_000_000, description="how many buckets words go to, 16 to 1000000"
     )
     words_file: str | None = Field(
         default=None, description="a public list of words, one on each line, relative to the study file"
@@ -96,7 +87,7 @@ class PairsOptions(DataOptions):
     )
     text_length: TextLength = 112
     share: float = Field(
-        default=1.0, gt=0, le=1, description="the share of the patients (or images) that is used, up to 1"
+        default=1.0, gt=0, le=1, description="the share of patients (or images) in use, up to 1"
     )
     distinct_test: DistinctTest = False
 
@@ -111,12 +102,12 @@ class PairsOptions(DataOptions):
         for kind, key in _TOKENIZER_KEYS.items():
             if self.tokenizer != kind:
                 why, remedy = f'with tokenizer = "{self.tokenizer}"', f'set data.tokenizer = "{kind}"'
-                refuse_unused(self, [key], why, f"remove it, or {remedy}")
+                base.refuse_unused(self, [key], why, f"remove it, or {remedy}")
             elif getattr(self, key) is None:
                 raise ConfigError(f"data.{key}: is missing", remedy=f'tokenizer = "{kind}" needs it')
         if self.normalise == "image":
             remedy = 'remove it, or set data.normalise = "constants"'
-            refuse_unused(self, ["mean", "std"], 'with normalise = "image"', remedy)
+            base.refuse_unused(self, ["mean", "std"], 'with normalise = "image"', remedy)
         return self
 
     @property
@@ -147,12 +138,12 @@ class PairsOptions(DataOptions):
 class DividedOptions(PairsOptions):
     """Options of one pool of pairs, divided among simulated hospitals."""
 
-    sites: SiteCount = 5
-    alpha: BoundedAlpha = 1.0
-    min_records: MinRecords = 10
+    sites: base.SiteCount = 5
+    alpha: base.BoundedAlpha = 1.0
+    min_records: base.MinRecords = 10
 
 
-class ImagesAndTexts(RecordByRecord):
+class ImagesAndTexts(base.RecordByRecord):
     """A data set of images and texts in files: public facts, and files to tensors.
 
     A record's part (training or held out) follows from its own line or row. Where neighbouring data sets

@@ -120,9 +120,7 @@ def read_table(path: Path) -> Iterator[Line]:
 def parse_table(content: bytes, name: str) -> Iterator[Line]:
     """The rows of a table that is in memory; ``name`` says which kind it is."""
     if len(content) > MAX_TABLE_BYTES:
-        raise DataError(
-            f"{name} has more than {MAX_TABLE_BYTES >> 20} MiB", remedy="divide it into smaller files"
-        )
+        raise DataError(f"{name} has more than {MAX_TABLE_BYTES >> 20} MiB", remedy="divide it into several")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -150,9 +148,7 @@ def _json_lines(text: str, name: str) -> Iterator[Line]:
                 raise ValueError
             row = json.loads(line)
         except (ValueError, RecursionError):
-            raise DataError(
-                f"{where}: is not a JSON object of a usual size", remedy="repair that line"
-            ) from None
+            raise DataError(f"{where}: is not a JSON object of a usual size", remedy="repair it") from None
         if not isinstance(row, dict):
             raise DataError(f"{where}: is not a JSON object", remedy="write one object on each line")
         yield Line(row, where)

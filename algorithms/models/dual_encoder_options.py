@@ -37,7 +37,7 @@ class VisionLanguageOptions(ModelOptions):
         'without it "cls" for size "paper" and "mean" for the others',
     )
     prototypes: int = Field(
-        default=500, ge=2, description='prototypes of "mgca", at least 2; usually fewer than a batch'
+        default=500, ge=2, description='prototypes of "mgca", 2 or more; often fewer than a batch'
     )
     gloria_weights: tuple[Weight, Weight] = Field(
         default=(1.0, 1.0),

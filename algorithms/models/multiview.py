@@ -48,9 +48,7 @@ class MultiviewNetwork(nn.Module):
     def __init__(self, view_sizes: Sequence[int], options: MultiviewModelOptions) -> None:
         super().__init__()
         if len(view_sizes) < 2:
-            raise ConfigError(
-                "data.name: the data set has fewer than two views", remedy="use another data set"
-            )
+            raise ConfigError("data.name: the data set has no two views", remedy="use another data set")
         if min((*options.hidden, *view_sizes)) < 1:
             raise ConfigError("model.hidden: a layer has no units", remedy="use widths of at least 1")
         size, hidden, head = options.features, options.hidden, options.head_hidden

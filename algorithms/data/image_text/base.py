@@ -10,13 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from secfed.algorithms.data.checks import (
-    ImagesAndTextsFacts,
-    checked,
-    class_column,
-    image_column,
-    text_column,
-)
+from secfed.algorithms.data import checks
 from secfed.algorithms.framework.datasets import SiteId
 
 
@@ -52,7 +46,7 @@ class ImageTextSite:
 
 
 @runtime_checkable
-class ImageTextData(ImagesAndTextsFacts, Protocol):
+class ImageTextData(checks.ImagesAndTextsFacts, Protocol):
     """A data set of image-report pairs."""
 
     @property
@@ -66,9 +60,9 @@ class ImageTextData(ImagesAndTextsFacts, Protocol):
 def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData) -> ImageTextSite:
     """Check one site's pairs against the public facts, as :func:`checked` does; all pass through here."""
     columns = {
-        "images": image_column(facts),
-        "tokens": text_column(facts),
-        "findings": class_column("finding", 2, len(facts.findings)),
+        "images": checks.image_column(facts),
+        "tokens": checks.text_column(facts),
+        "findings": checks.class_column("finding", 2, len(facts.findings)),
     }
 
     def together(pairs: Pairs) -> str | None:
@@ -79,4 +73,4 @@ def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData)
             return None
         return "have masks that are not one bool per pixel"
 
-    return checked(site_id, data, columns, together)
+    return checks.checked(site_id, data, columns, together)

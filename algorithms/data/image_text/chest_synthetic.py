@@ -21,14 +21,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    BoundedAlpha,
-    DataOptions,
-    OfficialDivision,
-    RecordByRecord,
-    refuse_unused_alpha,
-    site_index,
-)
+from secfed.algorithms.data import base
 from secfed.algorithms.data.image_files import FLAT
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.data.image_text.chest_images import Images, render, site_style
@@ -47,10 +40,10 @@ _LEAST_SHARE: Final = 1e-12
 _DRAWS: Final = 100
 
 
-class ChestSyntheticOptions(DataOptions):
+class ChestSyntheticOptions(base.DataOptions):
     """Options of ``chest-synthetic``, a synthetic data set."""
 
-    test_fraction: OfficialDivision = 0.0
+    test_fraction: base.OfficialDivision = 0.0
     sites: int = Field(default=5, ge=1, le=100, description="the number of simulated hospitals, 1 to 100")
     train: int | tuple[int, ...] = Field(
         default=1500, description="training pairs of every site, or an array with one number per site"
@@ -63,14 +56,12 @@ class ChestSyntheticOptions(DataOptions):
         default="dirichlet",
         description='"dirichlet" (sites differ in findings and style) or "iid" (all sites mix all styles)',
     )
-    alpha: BoundedAlpha = 1.0
-    style: float = Field(
-        default=0.7, ge=0, le=1, description="how much the sites' machines differ, 0 (not at all) to 1"
-    )
+    alpha: base.BoundedAlpha = 1.0
+    style: float = Field(default=0.7, ge=0, le=1, description="how much the sites' machines differ, 0 to 1")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_unused_alpha(self, self.partition)
+        base.refuse_unused_alpha(self, self.partition)
         for key, counts, least in (("train", self.train, 1), ("test", self.test, 0)):
             if isinstance(counts, tuple) and len(counts) != self.sites:
                 raise ConfigError(
@@ -86,7 +77,7 @@ class ChestSyntheticOptions(DataOptions):
         return self
 
 
-class ChestSynthetic(RecordByRecord):
+class ChestSynthetic(base.RecordByRecord):
     """Synthetic image-report pairs of simulated hospitals; another seed, other records and division."""
 
     def __init__(self, options: ChestSyntheticOptions, seed: int) -> None:
@@ -102,7 +93,7 @@ class ChestSynthetic(RecordByRecord):
 
     def site(self, site_id: SiteId) -> ImageTextSite:
         """One site's synthetic pairs."""
-        index = site_index(self.sites, site_id)
+        index = base.site_index(self.sites, site_id)
         options = self._options
         iid = options.partition == "iid"
         train, test = (

@@ -42,7 +42,7 @@ class MedpixOptions(DividedOptions):
 
     test_fraction: OfficialDivision = 0.0
     path: str | None = Field(
-        default=None, description=f"{_FILE}, relative to the study file; by default in SECFED_DATA"
+        default=None, description=f"{_FILE}, relative to the study; left away, in SECFED_DATA"
     )
     size: Size = 64
     normalise: Normalise = "image"

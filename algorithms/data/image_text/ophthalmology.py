@@ -51,7 +51,7 @@ class OphthalmologyOptions(PairsOptions):
     channels: Channels = 3
     text_length: TextLength = 24
     path: str = Field(
-        default=".", description="the folder that holds the clinics' files, relative to the study file"
+        default=".", description="the folder with the clinics' files, relative to the study file"
     )
     clinics: dict[str, dict[str, str]] = Field(
         min_length=1, description=f"a table of clinics, [data.clinics.NAME], each {_TABLE}"

@@ -6,14 +6,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    BoundedAlpha,
-    MinRecords,
-    PatientColumn,
-    check_listed_sites,
-    refuse_unused,
-    refuse_unused_alpha,
-)
+from secfed.algorithms.data import base
 from secfed.algorithms.data.images_and_texts import PairsOptions, check_file_name, check_inside
 from secfed.errors import ConfigError
 
@@ -26,14 +19,10 @@ class ImageTextOptions(PairsOptions):
     Columns inside other columns (JSON Lines only) are written with a dot, as in "Description.Caption".
     """
 
-    path: str = Field(
-        description="the folder or .zip that holds the table and the images, relative to the study file"
-    )
-    table: str = Field(
-        description="the .jsonl or .csv file inside data.path; with {site} in it for one file per site"
-    )
+    path: str = Field(description="the folder or .zip with table and images, relative to the study file")
+    table: str = Field(description="the .jsonl or .csv file in data.path; {site} in it for one file per site")
     test_table: str | None = Field(
-        default=None, description="a second file like data.table, with held-out pairs"
+        default=None, description="a second file like data.table, of held-out pairs"
     )
     images: str | None = Field(
         default=None,
@@ -42,12 +31,10 @@ class ImageTextOptions(PairsOptions):
     partition: Literal["by-column", "by-file", "dirichlet", "iid"] = Field(
         default="by-column", description='"by-column", "by-file", "dirichlet" (over findings) or "iid"'
     )
-    sites: int | tuple[str, ...] = Field(
-        description="the sites: an array of names, or a number for dirichlet and iid"
-    )
+    sites: int | tuple[str, ...] = Field(description="an array of sites, or a number for dirichlet and iid")
     site_column: str | None = Field(default=None, description="the column that names a pair's site")
-    alpha: BoundedAlpha = 1.0
-    min_records: MinRecords = 10
+    alpha: base.BoundedAlpha = 1.0
+    min_records: base.MinRecords = 10
     image_column: str = Field(default="image", description="the column with the image's file name")
     image_suffix: str = Field(default="", description='what to add to that name, for example ".jpg"')
     image_folder: str = Field(default="", description='what to put before that name, for example "scans/"')
@@ -66,9 +53,9 @@ class ImageTextOptions(PairsOptions):
     categories: dict[str, tuple[str, ...]] = Field(
         default={}, description="a table: column to the array of all its values; each becomes a finding"
     )
-    patient_column: PatientColumn = None
+    patient_column: base.PatientColumn = None
     split_column: str | None = Field(
-        default=None, description="the column that says whether a pair is held out"
+        default=None, description="the column that says which pairs are held out"
     )
     train_values: tuple[str, ...] = Field(
         default=("train",), min_length=1, description="an array: values of data.split_column for training"
@@ -89,7 +76,7 @@ class ImageTextOptions(PairsOptions):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_unused_alpha(self, self.partition)
+        base.refuse_unused_alpha(self, self.partition)
         for key in ("table", "test_table", "images"):
             check_inside(f"data.{key}", getattr(self, key))
         self._check_sites()
@@ -108,8 +95,8 @@ class ImageTextOptions(PairsOptions):
 
     def _check_sites(self) -> None:
         if self.separate:
-            check_listed_sites(self.sites, self.partition)
-            refuse_unused(self, ["min_records"], f'with partition = "{self.partition}"')
+            base.check_listed_sites(self.sites, self.partition)
+            base.refuse_unused(self, ["min_records"], f'with partition = "{self.partition}"')
         elif not isinstance(self.sites, int) or not 1 <= self.sites <= 1000:
             raise ConfigError(
                 f"data.sites: {self.partition} divides the pairs among a number of simulated sites",
@@ -126,9 +113,7 @@ class ImageTextOptions(PairsOptions):
                 remedy='for example table = "{site}.jsonl" with partition = "by-file"',
             )
         if self.partition != "by-file" and SITE in f"{self.images}{self.test_table}":
-            raise ConfigError(
-                "data.images: {site} belongs to by-file", remedy='set data.partition = "by-file"'
-            )
+            raise ConfigError("data.images: {site} belongs to by-file", remedy='set partition = "by-file"')
         if self.partition == "by-file":
             for site in self.site_ids():
                 check_file_name("sites", site)
@@ -136,13 +121,13 @@ class ImageTextOptions(PairsOptions):
     def _check_split(self) -> None:
         if self.split_column is not None:
             unused = ["test_table", "test_fraction"]
-            refuse_unused(self, unused, "beside data.split_column", "remove one of the two")
+            base.refuse_unused(self, unused, "beside data.split_column", "remove one of the two")
         if self.test_table is not None:
-            refuse_unused(self, ["test_fraction"], "beside data.test_table", "remove one of the two")
+            base.refuse_unused(self, ["test_fraction"], "beside data.test_table", "remove one of the two")
         if self.split_column is None:
             remedy = "name the column, or remove the key"
-            refuse_unused(self, ["train_values", "test_values"], "without data.split_column", remedy)
+            base.refuse_unused(self, ["train_values", "test_values"], "without data.split_column", remedy)
         if set(self.train_values) & set(self.test_values):
             raise ConfigError(
-                "data.test_values: a value is in data.train_values, too", remedy="give every value once"
+                "data.test_values: a value is in train_values, too", remedy="give every value once"
             )

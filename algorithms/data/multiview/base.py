@@ -28,9 +28,7 @@ class MultiviewSite:
     Security: single-site values; nothing of it may leave except inside a protected sum.
     """
 
-    views: tuple[
-        torch.Tensor | None, ...
-    ]  # [n, D_v] float32 each; None for a view that the site does not hold
+    views: tuple[torch.Tensor | None, ...]  # [n, D_v] float32; None for a view that the site does not hold
     labels: torch.Tensor  # [n] int64, 0 <= label < classes; only for scoring
 
     @property

@@ -6,16 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    Alpha,
-    DataOptions,
-    MinRecords,
-    OfficialDivision,
-    check_listed_sites,
-    refuse_repeated,
-    refuse_unknown,
-    refuse_unused,
-)
+from secfed.algorithms.data import base
 from secfed.algorithms.data.multiview.partition import drawn_views, single_view_count
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import ConfigError
@@ -24,7 +15,7 @@ _RATIO = '"2:1", "1:1" or "1:2": multi-view to single-view sites'
 _SINGLE = "a number of sites that hold one view only, or a table of site to the name of its view"
 
 
-class ViewsOptions(DataOptions):
+class ViewsOptions(base.DataOptions):
     """Options of one pool of records with several views, divided among simulated hospitals.
 
     Either ``ratio`` or ``single_view_sites`` says how many hospitals hold one view only; which view each
@@ -33,12 +24,12 @@ class ViewsOptions(DataOptions):
 
     view_names: ClassVar[tuple[str, ...]] = ()
 
-    test_fraction: OfficialDivision = 0.0
+    test_fraction: base.OfficialDivision = 0.0
     sites: int | tuple[str, ...] = Field(default=8, description="the number of simulated hospitals")
     ratio: Literal["2:1", "1:1", "1:2"] = Field(default="1:1", description=_RATIO)
     single_view_sites: int | dict[str, str] | None = Field(default=None, description=_SINGLE)
-    alpha: Alpha = 9999.0
-    min_records: MinRecords = 10
+    alpha: base.Alpha = 9999.0
+    min_records: base.MinRecords = 10
     per_class: int | None = Field(
         default=None, ge=1, description="use at most so many records of each class; leave it away for all"
     )
@@ -55,18 +46,18 @@ class ViewsOptions(DataOptions):
                 "data.sites: this data set is divided among a number of simulated hospitals",
                 remedy="set data.sites to a number",
             )
-        refuse_repeated("views", "view", self.names)
+        base.refuse_repeated("views", "view", self.names)
         single = self.single_view_sites
         if single is not None:
-            refuse_unused(self, ["ratio"], "beside data.single_view_sites", "remove one of the two")
+            base.refuse_unused(self, ["ratio"], "beside data.single_view_sites", "remove one of the two")
         if isinstance(single, int) and not 0 <= single <= len(self.site_ids()):
             raise ConfigError(
                 f"data.single_view_sites: {single} of {len(self.site_ids())} sites cannot hold one view only",
                 remedy="set it to a number from 0 to data.sites",
             )
         if isinstance(single, dict):
-            refuse_unknown("single_view_sites", "site", single, self.site_ids())
-            refuse_unknown("single_view_sites", "view", single.values(), self.names)
+            base.refuse_unknown("single_view_sites", "site", single, self.site_ids())
+            base.refuse_unknown("single_view_sites", "view", single.values(), self.names)
         return self
 
     @property
@@ -124,9 +115,7 @@ class BdgpOptions(KnownFileOptions):
         if isinstance(self.scale, dict):
             for view in self.view_names:
                 if view not in self.scale:
-                    raise ConfigError(
-                        f"data.scale: has no range of {view!r}", remedy=f"add {view} = [low, high]"
-                    )
+                    raise ConfigError(f"data.scale: no range of {view!r}", remedy=f"add {view} = [low, high]")
                 check_range(view, self.scale[view])
         return self
 
@@ -159,9 +148,7 @@ class MultiviewOptions(ViewsOptions):
     label_key: str = Field(default="Y", description="the name of the labels in the file")
     classes: int = Field(ge=2, description="the number of classes that the clustering is scored against")
     first_label: int = Field(default=0, description="the label of the first class, usually 0 or 1")
-    site_key: str | None = Field(
-        default=None, description="the name of the array that says where a record belongs"
-    )
+    site_key: str | None = Field(default=None, description="the array that says where a record belongs")
     scale: dict[str, Literal["min-max"] | tuple[float, float]] = Field(
         default={}, description='a table: view to "min-max" or to [low, high], which become 0 and 1'
     )
@@ -180,7 +167,7 @@ class MultiviewOptions(ViewsOptions):
                 "data.view_sizes: needs one number above 0 per view",
                 remedy="give as many numbers as data.views has names, or leave it away",
             )
-        refuse_unknown("scale", "view", self.scale, self.views)
+        base.refuse_unknown("scale", "view", self.scale, self.views)
         for view, rule in self.scale.items():
             if isinstance(rule, tuple):
                 check_range(view, rule)
@@ -189,9 +176,9 @@ class MultiviewOptions(ViewsOptions):
         return self
 
     def _check_separate(self) -> None:
-        check_listed_sites(self.sites, "data.site_key")
+        base.check_listed_sites(self.sites, "data.site_key")
         unused = ("ratio", "alpha", "min_records", "per_class")
-        refuse_unused(self, unused, "where data.site_key says who holds what")
+        base.refuse_unused(self, unused, "where data.site_key says who holds what")
         if isinstance(self.single_view_sites, int):
             raise ConfigError(
                 "data.single_view_sites: with data.site_key it is not drawn which view a site holds",
@@ -213,6 +200,4 @@ class MultiviewOptions(ViewsOptions):
 def check_range(view: str, ends: tuple[float, float]) -> None:
     """Refuse a range that is empty."""
     if not ends[0] < ends[1]:
-        raise ConfigError(
-            f"data.scale.{view}: the low end is not below the high end", remedy="write [low, high]"
-        )
+        raise ConfigError(f"data.scale.{view}: the low end is not below the high", remedy="write [low, high]")

@@ -6,16 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    Alpha,
-    DataOptions,
-    MinRecords,
-    PatientColumn,
-    check_listed_sites,
-    refuse_repeated,
-    refuse_unknown,
-    refuse_unused_alpha,
-)
+from secfed.algorithms.data import base
 from secfed.errors import ConfigError
 
 Cell = str | int | float
@@ -23,7 +14,7 @@ Cell = str | int | float
 ALWAYS_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
 
 
-class TableOptions(DataOptions):
+class TableOptions(base.DataOptions):
     """Options of ``csv``.
 
     Standardising by a site's own statistics needs no agreement but hides what differs *between* sites,
@@ -39,16 +30,12 @@ class TableOptions(DataOptions):
     sites: int | tuple[str, ...] = Field(
         description="the sites: values of data.site_column, or a number for iid and dirichlet"
     )
-    alpha: Alpha = 0.5
-    min_records: MinRecords = 10
-    patient_column: PatientColumn = None
+    alpha: base.Alpha = 0.5
+    min_records: base.MinRecords = 10
+    patient_column: base.PatientColumn = None
     label_column: str = Field(description="the column that holds the label")
-    label_above: float | None = Field(
-        default=None, description="a number: labels above it are positive (class 1)"
-    )
-    labels: tuple[Cell, ...] | None = Field(
-        default=None, description="an array of all labels, in class order"
-    )
+    label_above: float | None = Field(default=None, description="a number: labels above it are class 1")
+    labels: tuple[Cell, ...] | None = Field(default=None, description="an array of all labels in class order")
     feature_columns: tuple[str, ...] = Field(min_length=1, description="an array of column names")
     categorical: dict[str, tuple[Cell, ...]] = Field(
         default={}, description="a table: column to the array of all its categories (one-hot)"
@@ -57,7 +44,7 @@ class TableOptions(DataOptions):
         default=(), description='an array of values that mean "missing" in any feature column'
     )
     zero_is_missing: tuple[str, ...] = Field(
-        default=(), description='an array of columns in which 0 means "missing"'
+        default=(), description='an array of columns where 0 is "missing"'
     )
     missing_indicator: tuple[str, ...] = Field(
         default=(), description="an array of columns that get a second column: 1 where the value is missing"
@@ -75,7 +62,7 @@ class TableOptions(DataOptions):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_unused_alpha(self, self.partition)
+        base.refuse_unused_alpha(self, self.partition)
         self._check_sites()
         self._check_labels()
         self._check_columns()
@@ -88,7 +75,7 @@ class TableOptions(DataOptions):
                     "data.site_column: is missing",
                     remedy='name the column, or set data.partition = "iid" or "dirichlet"',
                 )
-            check_listed_sites(self.sites, "by-column")
+            base.check_listed_sites(self.sites, "by-column")
         elif not isinstance(self.sites, int) or self.sites < 1 or self.site_column is not None:
             raise ConfigError(
                 f"data.sites: {self.partition} divides the table among a number of simulated sites",
@@ -116,7 +103,7 @@ class TableOptions(DataOptions):
                     f"data.scale.{column}: needs a spread above 0 and a column that is not categorical",
                     remedy="write [centre, spread], for example age = [55, 10]",
                 )
-        refuse_repeated("feature_columns", "column", self.feature_columns)
+        base.refuse_repeated("feature_columns", "column", self.feature_columns)
         unscaled = [column for column in self.numeric_columns if column not in self.scale]
         if self.impute == "centre" and unscaled:
             raise ConfigError(
@@ -130,7 +117,7 @@ class TableOptions(DataOptions):
                 remedy="name a column that holds nothing but the patient",
             )
         for key in ("categorical", "scale", "zero_is_missing", "missing_indicator"):
-            refuse_unknown(key, "feature column", getattr(self, key), self.feature_columns)
+            base.refuse_unknown(key, "feature column", getattr(self, key), self.feature_columns)
 
     @property
     def numeric_columns(self) -> tuple[str, ...]:

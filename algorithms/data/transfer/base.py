@@ -13,16 +13,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from secfed.algorithms.data.checks import (
-    PARTS,
-    Column,
-    ImagesAndTextsFacts,
-    checked,
-    class_column,
-    image_column,
-    text_column,
-    unusable,
-)
+from secfed.algorithms.data import checks
 from secfed.algorithms.framework.datasets import SiteId, no_records
 from secfed.errors import DataError
 
@@ -67,7 +58,7 @@ class TransferSite:
 
 
 @runtime_checkable
-class TransferData(ImagesAndTextsFacts, Protocol):
+class TransferData(checks.ImagesAndTextsFacts, Protocol):
     """A data set of image sites, text sites and pairs sites."""
 
     @property
@@ -97,21 +88,21 @@ def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> 
             remedy="check the site's name, and which sites [data] lists as image, text and pairs sites",
         )
     wanted = _PARTS[data.kind]
-    for field, part in PARTS.items():
+    for field, part in checks.PARTS.items():
         held = tuple(name for name, values in vars(getattr(data, field)).items() if values is not None)
         if held != wanted:
             what = f"have {', '.join(held) or 'nothing'}, but those of {data.kind} sites have"
-            raise unusable(site_id, part, f"{what} {', '.join(wanted)}")
+            raise checks.unusable(site_id, part, f"{what} {', '.join(wanted)}")
     if not len(data.train) and not len(data.test):
         raise no_records(site_id)
     classes = facts.image_classes if data.kind == "image" else facts.text_classes
     columns = {
-        "images": image_column(facts),
-        "tokens": text_column(facts),
-        "labels": class_column("label", classes),
-        "sources": Column((), torch.int64, lambda _: None, lambda sources: sources),
+        "images": checks.image_column(facts),
+        "tokens": checks.text_column(facts),
+        "labels": checks.class_column("label", classes),
+        "sources": checks.Column((), torch.int64, lambda _: None, lambda sources: sources),
     }
-    return checked(site_id, data, {name: columns[name] for name in wanted}, _not_together)
+    return checks.checked(site_id, data, {name: columns[name] for name in wanted}, _not_together)
 
 
 def _not_together(samples: Samples) -> str | None:

@@ -151,7 +151,7 @@ class _Records:
             )
         if len(np.unique(sources)) < images:
             raise DataError(
-                f"{name}: some image has no caption in 'sources'", remedy="leave such images out of 'images'"
+                f"{name}: an image has no caption in 'sources'", remedy="leave it out of 'images'"
             )
         return sources
 
@@ -248,7 +248,7 @@ def _patients(values: NDArray[Any], where: str) -> tuple[str, ...]:
         names = [str(value).strip() for value in values.tolist()]
     if len(names) != values.size or not all(name and is_unicode(name) for name in names):
         raise DataError(
-            f"{where} does not name a patient for every row", remedy="store [n] texts or integers, none empty"
+            f"{where} does not name every patient", remedy="store [n] texts or integers, none empty"
         )
     return tuple(names)
 

@@ -51,7 +51,7 @@ class ScenesOptions(GroupOptions):
 
     test_fraction: OfficialDivision = 0.0
     records: int = Field(
-        default=400, ge=1, le=1_000_000, description="training records of an image or text site, about"
+        default=400, ge=1, le=1_000_000, description="about how many records a site trains on"
     )
     pairs: int = Field(default=200, ge=1, le=1_000_000, description="training pairs of a pairs site, about")
     uneven: float = Field(
@@ -109,7 +109,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
         description="the share of held-out texts, 0 to 0.9; images and pairs have an official division",
     )
     captions_per_image: int = Field(
-        default=5, ge=1, le=5, description="how many captions of each image are used, 1 to 5"
+        default=5, ge=1, le=5, description="captions of each image in use, 1 to 5"
     )
     alpha: BoundedAlpha = 0.5
     min_records: MinRecords = 10
@@ -166,7 +166,7 @@ class TransferFilesOptions(KindsOptions, _ArrayOptions):
         for key, sites in (("image_classes", self.image_sites), ("text_classes", self.text_sites)):
             if sites and getattr(self, key) is None:
                 raise ConfigError(
-                    f"data.{key}: is missing", remedy=f"set data.{key} to the number of classes, 2 or more"
+                    f"data.{key}: is missing", remedy="set it to the number of classes, 2 or more"
                 )
             if not sites:
                 refuse_unused(self, [key], "without such sites", f"remove it, or list {key[:-8]} sites")
