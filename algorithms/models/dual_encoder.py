@@ -22,10 +22,8 @@ from torch import nn
 from secfed.algorithms.data.image_text.base import ImageTextData
 from secfed.algorithms.losses.features import Aligned, Features
 from secfed.algorithms.losses.image_text import make_objective
-from secfed.algorithms.models.alignment import Alignment
 from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
-from secfed.algorithms.models.text_encoder import TextEncoder
-from secfed.algorithms.models.vision_encoder import VisionEncoder
+from secfed.algorithms.models.encoders import Alignment, TextEncoder, VisionEncoder
 
 _ENCODER = ("image_encoder.", "text_encoder.")
 

@@ -18,8 +18,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from secfed.algorithms.models.text_encoder import TextEncoder
-from secfed.algorithms.models.vision_encoder import VisionEncoder
+from secfed.algorithms.models.encoders import TextEncoder, VisionEncoder
 from secfed.errors import ConfigError
 
 State = Mapping[str, torch.Tensor]

@@ -20,9 +20,15 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.data.base import OfficialDivision, refuse_unused, refuse_unused_alpha
 from secfed.algorithms.data.folders import data_folder, existing_file
-from secfed.algorithms.data.image_text.files import Divide, Parts, PooledPairs, divided_by
+from secfed.algorithms.data.image_text.files import (
+    Divide,
+    PairEntry,
+    Parts,
+    PooledPairs,
+    combined,
+    divided_by,
+)
 from secfed.algorithms.data.image_text.partition import by_value
-from secfed.algorithms.data.image_text.table import PairEntry, combined
 from secfed.algorithms.data.images_and_texts import DistinctTest, DividedOptions, Normalise, Size, TextLength
 from secfed.algorithms.data.partition import Partition
 from secfed.algorithms.data.table_lines import table_inside

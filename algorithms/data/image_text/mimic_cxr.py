@@ -27,8 +27,7 @@ from pydantic import Field, model_validator
 from secfed.algorithms.data.base import OfficialDivision, refuse_unused_alpha
 from secfed.algorithms.data.image_files import ImageSource, open_source
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS
-from secfed.algorithms.data.image_text.files import PooledPairs, divided_by
-from secfed.algorithms.data.image_text.table import PairEntry
+from secfed.algorithms.data.image_text.files import PairEntry, PooledPairs, divided_by
 from secfed.algorithms.data.images_and_texts import DividedOptions, check_inside, drawn
 from secfed.algorithms.data.table_lines import Line, read_table
 from secfed.algorithms.data.tokens import words_of

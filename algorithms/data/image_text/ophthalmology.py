@@ -16,8 +16,7 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.image_text.files import FilePairs
-from secfed.algorithms.data.image_text.table import PairEntry
+from secfed.algorithms.data.image_text.files import FilePairs, PairEntry
 from secfed.algorithms.data.images_and_texts import Channels, PairsOptions, TextLength, check_inside, drawn
 from secfed.algorithms.data.table_lines import Line, read_table
 from secfed.algorithms.framework.datasets import SiteId

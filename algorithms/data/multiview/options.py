@@ -1,16 +1,25 @@
-"""Options of the data sets with several views: ``multiview``, ``mnist-usps``, ``bdgp``, ``digits-views``."""
+"""Options of the data sets with several views: ``multiview``, ``mnist-usps``, ``bdgp``, ``digits-views``.
+
+Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views",
+NeurIPS 2024 (arXiv 2410.09484): ratios of multi-view to single-view clients.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data import base
-from secfed.algorithms.data.multiview.partition import drawn_views, single_view_count
 from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import ConfigError
 
+# Share of single-view sites by ratio of multi-view to single-view sites. The published counts come from
+# exactly these decimals: a third of 24 sites is 7, because 24 * 0.3333 is rounded down.
+_SINGLE_SHARE: Final = MappingProxyType({"2:1": 0.3333, "1:1": 0.5, "1:2": 0.6667})
 _RATIO = '"2:1", "1:1" or "1:2": multi-view to single-view sites'
 _SINGLE = "a number of sites that hold one view only, or a table of site to the name of its view"
 
@@ -201,3 +210,17 @@ def check_range(view: str, ends: tuple[float, float]) -> None:
     """Refuse a range that is empty."""
     if not ends[0] < ends[1]:
         raise ConfigError(f"data.scale.{view}: the low end is not below the high", remedy="write [low, high]")
+
+
+def single_view_count(sites: int, ratio: str) -> int:
+    """How many of the sites hold one view only, by the ratio of multi-view to single-view sites."""
+    return int(sites * _SINGLE_SHARE[ratio])
+
+
+def drawn_views(
+    sites: Sequence[SiteId], single_view_sites: int, views: int, seed: int
+) -> dict[SiteId, int | None]:
+    """Site to its view (from 0), or None for all; the last ``single_view_sites`` hold one each, at random."""
+    drawn = numpy_generator(seed, "views").integers(0, views, size=single_view_sites)
+    every: list[int | None] = [None] * (len(sites) - single_view_sites)
+    return dict(zip(sites, [*every, *map(int, drawn)], strict=True))

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from secfed.algorithms.data.csv_rows import csv_rows
 from secfed.algorithms.data.pool import PooledData, divide_by
 from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, PreparedSites
+from secfed.algorithms.data.table_lines import csv_rows
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.unfit import refused, unfit

@@ -110,9 +110,12 @@ class FlickrTransfer(ImagesAndTexts):
         site_index(self.sites, site_id)
         kind = self.kind_of[site_id]
         index = [site for site, its in self.kind_of.items() if its == kind].index(site_id)
-        of_kind = {"image": self._labelled_images, "text": self._classified, "pairs": self._pairs}
-        samples: Callable[[Any, Ids], Samples] = of_kind[kind]
-        pool = self.pools[kind]
+        of_kind: dict[Kind, Callable[[Any, Ids], Samples]] = {
+            "image": self._labelled_images,
+            "text": self._classified,
+            "pairs": self._pairs,
+        }
+        samples, pool = of_kind[kind], self.pools[kind]
         train, test = (
             samples(records, rows[index]) for records, rows in zip(pool.records, pool.partition, strict=True)
         )

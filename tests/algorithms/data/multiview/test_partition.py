@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from secfed.algorithms.data.multiview.partition import drawn_views, single_view_count
+from secfed.algorithms.data.multiview.options import drawn_views, single_view_count
 from secfed.algorithms.data.partition import capped_dirichlet, first_per_class
 
 SITES = tuple(f"hospital-{number}" for number in range(1, 25))
