@@ -92,39 +92,22 @@ def iid(records: int, sites: int, min_records: int, rng: np.random.Generator) ->
 
 
 def dirichlet(
-    labels: NDArray[np.int64], sites: int, alpha: float, min_records: int, rng: np.random.Generator
-) -> Partition:
-    """Label-skewed shares: each class is divided by proportions drawn from Dirichlet(alpha).
-
-    Draws are repeated until every site has ``min_records`` records.
-
-    Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class.
-    """
-    return [np.sort(share) for share in _dirichlet(labels, sites, alpha, min_records, rng)]
-
-
-def capped_dirichlet(
-    labels: NDArray[np.int64], sites: int, alpha: float, min_records: int, rng: np.random.Generator
-) -> Partition:
-    """As :func:`dirichlet`, but a site with twice its even share gets nothing of the next class.
-
-    Each share is in random order, because its order is the order of the batches.
-
-    Source: the partition that Chen et al., NeurIPS 2024 (arXiv 2410.09484) published with their paper.
-    """
-    cap = 2 * len(labels) / sites
-    shares = _dirichlet(labels, sites, alpha, min_records, rng, cap)
-    return [rng.permutation(share) for share in shares]
-
-
-def _dirichlet(
     labels: NDArray[np.int64],
     sites: int,
     alpha: float,
     min_records: int,
     rng: np.random.Generator,
-    cap: float | None = None,
+    *,
+    capped: bool = False,
 ) -> Partition:
+    """Label-skewed shares: each class is divided by proportions drawn from Dirichlet(alpha).
+
+    Draws are repeated until every site has ``min_records`` records. With ``capped``, a site with twice its
+    even share gets nothing of the next class, and each share is in random order: that of the batches.
+
+    Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class; capped as in the partition
+    that Chen et al., NeurIPS 2024 (arXiv 2410.09484) published with their paper.
+    """
     check_enough(len(labels), sites, min_records)
 
     def draw() -> Partition | None:
@@ -133,8 +116,8 @@ def _dirichlet(
         for label in np.unique(labels):
             members = rng.permutation(np.flatnonzero(labels == label))
             weights = rng.dirichlet(np.full(sites, alpha))
-            if cap is not None:
-                weights = weights * (held < cap)
+            if capped:
+                weights = weights * (held < 2 * len(labels) / sites)
                 with np.errstate(invalid="ignore"):
                     weights = weights / weights.sum()
             # A tiny alpha underflows to 0/0; the class then stays undivided and the draw is repeated.
@@ -143,7 +126,8 @@ def _dirichlet(
             held += np.array([len(piece) for piece in pieces[-1]])
         return joined(pieces) if pieces and held.min() >= min_records else None
 
-    return drawn_until(draw, alpha, min_records)
+    shares = drawn_until(draw, alpha, min_records)
+    return [rng.permutation(share) if capped else np.sort(share) for share in shares]
 
 
 def cut(

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import site_index
-from secfed.algorithms.data.partition import Partition, Pool
 from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records
 from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
 from secfed.errors import ConfigError, DataError
@@ -70,8 +69,8 @@ class ViewRecords:
         return ViewRecords(views, self.labels[rows])
 
 
-class SeparateViews:
-    """Records that belong to sites: each hospital reads its own, and only the views it holds.
+class ViewSites:
+    """Records that ``read`` gives: those of a site, in the views that it holds (others are left out).
 
     ``tied`` are keys of the study that scale records by other records, of this site or another.
     """
@@ -116,28 +115,6 @@ class SeparateViews:
         )
         labels = torch.from_numpy(np.ascontiguousarray(records.labels, dtype=np.int64))
         return check_multiview(site_id, MultiviewSite(views, labels), self)
-
-
-class PooledViews(SeparateViews):
-    """One pool of records with all views, divided among simulated sites."""
-
-    def __init__(
-        self,
-        load: Callable[[], ViewRecords],
-        *,
-        view_of: Mapping[SiteId, int | None],
-        view_sizes: tuple[int, ...],
-        classes: int,
-        divide: Callable[[ViewRecords, np.random.Generator], Partition],
-        seed: int,
-        tied: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(self._share, view_of=view_of, view_sizes=view_sizes, classes=classes, tied=tied)
-        self.pool = Pool(load, divide, seed)
-
-    def _share(self, site_id: SiteId, held: tuple[int, ...]) -> ViewRecords:
-        del held  # the pool has every view; the others are left out afterwards
-        return self.pool.records.take(self.pool.partition[self.sites.index(site_id)])
 
 
 def views_held(data: MultiviewData, site_id: SiteId) -> tuple[int, ...]:

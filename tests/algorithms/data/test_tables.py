@@ -146,8 +146,8 @@ def test_a_site_whose_records_are_all_held_out_is_an_error_that_names_it():
     [
         ([0, 1, 2, 0], "label outside the study's 2 classes"),
         ([0, 1, -1, 0], "label outside the study's 2 classes"),
-        ([0, 1, math.nan, 0], "labels that are not integers"),
-        ([0, 1, 0.5, 0], "labels that are not integers"),
+        ([0, 1, math.nan, 0], "labels that are no integers"),
+        ([0, 1, 0.5, 0], "labels that are no integers"),
         ([0, 1, 1], "not have one label per record"),
     ],
 )

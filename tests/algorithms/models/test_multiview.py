@@ -59,5 +59,5 @@ def test_a_network_that_holds_parameters_computes_what_they_say(network):
 def test_impossible_networks_are_refused():
     with pytest.raises(ConfigError, match=r"model\.hidden"):
         MultiviewNetworks((6, 5), MultiviewModelOptions(name="multiview", hidden=(8, 0)))
-    with pytest.raises(ConfigError, match="fewer than two views"):
+    with pytest.raises(ConfigError, match="has no two views"):
         MultiviewNetworks((6,), MultiviewModelOptions(name="multiview"))
