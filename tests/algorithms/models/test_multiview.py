@@ -3,11 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from secfed.algorithms.models.multiview import (
-    MultiviewModelOptions,
-    MultiviewNetwork,
-    MultiviewNetworks,
-)
+from secfed.algorithms.models.multiview import MultiviewModelOptions, MultiviewNetwork, MultiviewNetworks
 from secfed.errors import ConfigError
 
 
