@@ -38,6 +38,7 @@ from secfed.algorithms.data.partition import (
     iid,
     joined,
 )
+from secfed.algorithms.data.prepare import PreparedRecords
 from secfed.algorithms.data.table_lines import Line, read_table, table_inside
 from secfed.algorithms.data.tokens import words_of
 from secfed.algorithms.data.transfer.base import Kind, Samples, TransferSite, check_transfer
@@ -54,6 +55,7 @@ _CAPTIONS: Final = "captions.jsonl"
 _USE_PUBLISHED: Final = "use the published file"
 
 Ids = NDArray[np.int64]
+Labelled = tuple[PreparedRecords, PreparedRecords]  # training and held-out images or texts
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,6 @@ TEXTS: Final = {
         "medabstracts_test2888.csv.gz", ("medical_abstract",), "condition_label", ("1", "2", "3", "4", "5")
     ),
 }
-
-
-@dataclass(frozen=True, repr=False)
-class _Part:
-    """Training or held-out records of a whole pool: images or texts."""
-
-    records: NDArray[Any]
-    labels: Ids
 
 
 # One image of the pool of pairs: the name of its file, where that stands, and its captions.
@@ -123,7 +117,7 @@ class FlickrTransfer(ImagesAndTexts):
 
     def _divider(self, sites: int) -> Callable[[Any, np.random.Generator], tuple[Partition, Partition]]:
         alpha, least = self._options.alpha, self._options.min_records
-        return lambda pool, rng: divide(pool[0].labels, pool[1].labels, sites, alpha, least, rng)
+        return lambda pool, rng: divide(pool[0].y, pool[1].y, sites, alpha, least, rng)
 
     def _divide_pairs(self, pool: Any, rng: np.random.Generator) -> tuple[Partition, Partition]:
         del rng  # the two parts have generators of their own
@@ -135,13 +129,13 @@ class FlickrTransfer(ImagesAndTexts):
         )
         return train, test
 
-    def _labelled_images(self, pool: _Part, rows: Ids) -> Samples:
-        images = prepared_images(pool.records[rows], self._rules)
-        return Samples(images=images, labels=torch.from_numpy(pool.labels[rows]))
+    def _labelled_images(self, pool: PreparedRecords, rows: Ids) -> Samples:
+        images = prepared_images(pool.x[rows], self._rules)
+        return Samples(images=images, labels=torch.from_numpy(pool.y[rows]))
 
-    def _classified(self, pool: _Part, rows: Ids) -> Samples:
-        tokens = self._tokenizer.encode(pool.records[rows].tolist())
-        return Samples(tokens=tokens, labels=torch.from_numpy(pool.labels[rows]))
+    def _classified(self, pool: PreparedRecords, rows: Ids) -> Samples:
+        tokens = self._tokenizer.encode(pool.x[rows].tolist())
+        return Samples(tokens=tokens, labels=torch.from_numpy(pool.y[rows]))
 
     def _pairs(self, pool: list[_Captioned], rows: Ids) -> Samples:
         entries = [pool[row] for row in rows.tolist()]
@@ -151,7 +145,7 @@ class FlickrTransfer(ImagesAndTexts):
         sources = torch.arange(len(entries)).repeat_interleave(self._options.captions_per_image)
         return Samples(images, self._tokenizer.encode(captions), None, sources)
 
-    def _read_images(self) -> tuple[_Part, _Part]:
+    def _read_images(self) -> Labelled:
         path = self._file(IMAGES)
         keys = [f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")]
         arrays = ViewFile(path).arrays(*keys)
@@ -161,10 +155,10 @@ class FlickrTransfer(ImagesAndTexts):
             labels = integers(arrays[f"{part}_labels"], f"{path.name}: '{part}_labels'")
             if len(images) != len(labels):
                 raise DataError(f"{path.name}: not one label per image", remedy=_USE_PUBLISHED)
-            parts.append(_Part(images, labels))
+            parts.append(PreparedRecords(images, labels))
         return parts[0], parts[1]
 
-    def _read_texts(self) -> tuple[_Part, _Part]:
+    def _read_texts(self) -> Labelled:
         known = self._texts
         pool: tuple[tuple[list[str], list[int]], tuple[list[str], list[int]]] = (([], []), ([], []))
         for line in read_table(self._file(known.file)):
@@ -176,7 +170,8 @@ class FlickrTransfer(ImagesAndTexts):
             texts.append(text)
             labels.append(known.classes.index(label))
         train, test = (
-            _Part(np.array(texts, dtype=object), np.array(labels, dtype=np.int64)) for texts, labels in pool
+            PreparedRecords(np.array(texts, dtype=object), np.array(labels, dtype=np.int64))
+            for texts, labels in pool
         )
         return train, test
 
