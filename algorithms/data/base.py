@@ -13,7 +13,7 @@ from secfed.errors import ConfigError, DataError
 
 Alpha = Annotated[float, Field(gt=0, description="the Dirichlet concentration; smaller is more skewed")]
 BoundedAlpha = Annotated[
-    float, Field(ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed")
+    float, Field(ge=0.01, description="Dirichlet's concentration, 0.01 or more; smaller: more skewed")
 ]
 MinRecords = Annotated[int, Field(ge=1, description="the least training records of a simulated hospital")]
 SiteCount = Annotated[int, Field(ge=1, le=1000, description="the number of simulated hospitals, 1 to 1000")]
@@ -24,16 +24,14 @@ OfficialDivision = Annotated[
     ),
 ]
 PatientColumn = Annotated[
-    str | None, Field(description="the column that names the patient; a patient is never in both parts")
+    str | None, Field(description="the column of patients; none of them is in both parts")
 ]
 
 
 class DataOptions(Options):
     """Options of every built-in data set."""
 
-    test_fraction: float = Field(
-        default=0.2, ge=0, le=0.9, description="the share that is held out, 0 to 0.9"
-    )
+    test_fraction: float = Field(default=0.2, ge=0, le=0.9, description="the held-out share, 0 to 0.9")
 
     def site_ids(self) -> tuple[SiteId, ...]:
         """The sites of the study, known without looking at a record.
@@ -99,6 +97,5 @@ def check_listed_sites(sites: int | tuple[SiteId, ...], why: str) -> None:
     """Require the names of real sites, each once; ``why`` says what needs them."""
     if isinstance(sites, int) or not sites or len(set(sites)) < len(sites):
         raise ConfigError(
-            f"data.sites: {why} needs the list of sites, each once",
-            remedy='list them, for example sites = ["north", "south"]',
+            f"data.sites: {why} needs the list of sites, each once", remedy='write sites = ["north", "south"]'
         )

@@ -34,17 +34,14 @@ _TOKENIZER_KEYS: Final = {"hash": "buckets", "words": "words_file", "folder": "t
 def check_inside(key: str, name: str | None) -> None:
     """Refuse a name that would lead out of ``data.path``, the one place that a hospital has permitted."""
     if name is not None and not stays_inside(name):
-        raise ConfigError(
-            f"{key}: leads outside data.path", remedy="use a name inside it, with forward slashes"
-        )
+        raise ConfigError(f"{key}: leads outside data.path", remedy="use a name inside, with forward slashes")
 
 
 def check_file_name(key: str, site: SiteId) -> None:
     """Refuse a site whose name cannot be the name of its file."""
     if not _FILE_NAME.fullmatch(site):
         raise ConfigError(
-            f"data.{key}: {site!r} cannot be part of a file name",
-            remedy="use letters, digits, -, _ and . (not in front)",
+            f"data.{key}: {site!r} cannot be part of a file name", remedy="use letters, digits, -, _ and ."
         )
 
 
@@ -68,27 +65,23 @@ class PairsOptions(base.DataOptions):
         default=(0.5,), description="an array: what pixels are then divided by, one per channel or one"
     )
     max_image_mib: int = Field(
-        default=32, ge=1, le=1024, description="the largest image file that is read, in MiB, 1 to 1024"
+        default=32, ge=1, le=1024, description="the largest image file, in MiB, 1 to 1024"
     )
     max_megapixels: int = Field(
-        default=64, ge=1, le=150, description="the largest image that is decoded, in millions of pixels"
+        default=64, ge=1, le=150, description="the largest image, in millions of pixels"
     )
     tokenizer: Literal["hash", "words", "folder"] = Field(
         default="hash", description='"hash", "words" (data.words_file) or "folder" (data.tokenizer_folder)'
     )
-    buckets: int = Field(
-        default=4096, ge=16, le=1_000_000, description="how many buckets words go to, 16 to 1000000"
-    )
+    buckets: int = Field(default=4096, ge=16, le=1_000_000, description="buckets for words, 16 to 1000000")
     words_file: str | None = Field(
-        default=None, description="a public list of words, one on each line, relative to the study file"
+        default=None, description="a public list, one word a line, relative to the study"
     )
     tokenizer_folder: str | None = Field(
-        default=None, description="a folder with a published tokenizer, relative to the study file"
+        default=None, description="a tokenizer's folder, relative to the study"
     )
     text_length: TextLength = 112
-    share: float = Field(
-        default=1.0, gt=0, le=1, description="the share of patients (or images) in use, up to 1"
-    )
+    share: float = Field(default=1.0, gt=0, le=1, description="the share of patients (or images) in use")
     distinct_test: DistinctTest = False
 
     @model_validator(mode="after")

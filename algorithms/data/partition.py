@@ -79,8 +79,7 @@ def class_shares(classes: int, sites: int, alpha: float, rng: np.random.Generato
     shares = rng.dirichlet(np.full(sites, alpha), size=classes)
     if not np.isfinite(shares).all() or not np.allclose(shares.sum(axis=1), 1):
         raise ConfigError(
-            f"data.alpha: {alpha} is too small to divide a class among {sites} sites",
-            remedy="set data.alpha to 0.05 or more",
+            f"data.alpha: {alpha} is too small for {sites} sites", remedy="set data.alpha to 0.05 or more"
         )
     return shares
 

@@ -48,8 +48,7 @@ class Line:
         """
         if column in self.twice:
             raise DataError(
-                f"{self.where}: the table has the column {column!r} twice",
-                remedy="give every column a name of its own",
+                f"{self.where}: the table has the column {column!r} twice", remedy="rename one of them"
             )
         if column in self.row:
             return self.row[column]
@@ -173,9 +172,7 @@ def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple
     rows = _numbered(lines, name)
     header: list[str] = next((cells for _, cells in rows if cells), [])
     if not header:
-        raise DataError(
-            f"{name} is empty", remedy="give it a line with the names of its columns, and records"
-        )
+        raise DataError(f"{name} is empty", remedy="give it a line with the names of columns, and records")
     if len(header) == 1:  # as spreadsheets write where the comma is the decimal sign
         for sign, called in _OTHER_SEPARATORS.items():
             if sign in header[0]:

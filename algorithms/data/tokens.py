@@ -172,7 +172,7 @@ def read_words(path: Path) -> tuple[str, ...]:
     words = tuple(line.strip() for line in lines if line.strip())
     if not 0 < len(words) <= _MOST_WORDS:
         raise ConfigError(
-            f"data.words_file: {path.name} has {len(words)} words", remedy=f"give 1 to {_MOST_WORDS}"
+            f"data.words_file: {len(words)} words in {path.name}", remedy=f"give 1 to {_MOST_WORDS}"
         )
     listed: set[str] = set()
     for number, line in enumerate(lines, start=1):

@@ -71,8 +71,7 @@ class ChestSyntheticOptions(base.DataOptions):
             listed = counts if isinstance(counts, tuple) else (counts,)
             if not all(least <= count <= 1_000_000 for count in listed):
                 raise ConfigError(
-                    f"data.{key}: a site cannot have that many pairs",
-                    remedy=f"use numbers from {least} to 1000000",
+                    f"data.{key}: a site cannot have so many pairs", remedy=f"use {least} to 1000000"
                 )
         return self
 

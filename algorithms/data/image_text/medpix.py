@@ -47,9 +47,7 @@ class MedpixOptions(DividedOptions):
     """Options of ``medpix``."""
 
     test_fraction: OfficialDivision = 0.0
-    path: str | None = Field(
-        default=None, description=f"{_FILE}, relative to the study; left away, in SECFED_DATA"
-    )
+    path: str | None = Field(default=None, description=f"{_FILE}, relative to the study, or in SECFED_DATA")
     size: Size = 64
     normalise: Normalise = "image"
     text_length: TextLength = 48

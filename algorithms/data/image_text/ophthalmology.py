@@ -49,11 +49,9 @@ class OphthalmologyOptions(PairsOptions):
 
     channels: Channels = 3
     text_length: TextLength = 24
-    path: str = Field(
-        default=".", description="the folder with the clinics' files, relative to the study file"
-    )
+    path: str = Field(default=".", description="the folder of the clinics' files, relative to the study")
     clinics: dict[str, dict[str, str]] = Field(
-        min_length=1, description=f"a table of clinics, [data.clinics.NAME], each {_TABLE}"
+        min_length=1, description=f"[data.clinics.NAME], each {_TABLE}"
     )
     retinopathy: tuple[str, ...] = Field(
         default=(
@@ -78,8 +76,7 @@ class OphthalmologyOptions(PairsOptions):
             for key in _REQUIRED:
                 if key not in clinic:
                     raise ConfigError(
-                        f"data.clinics.{name}.{key}: is missing",
-                        remedy=f"write {_TABLE} in [data.clinics.{name}]",
+                        f"data.clinics.{name}.{key}: is missing", remedy=f"every clinic has {_TABLE}"
                     )
             for key in clinic:
                 if key not in (*_REQUIRED, *_OPTIONAL):

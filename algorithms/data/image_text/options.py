@@ -21,9 +21,7 @@ class ImageTextOptions(PairsOptions):
 
     path: str = Field(description="the folder or .zip with table and images, relative to the study file")
     table: str = Field(description="the .jsonl or .csv file in data.path; {site} in it for one file per site")
-    test_table: str | None = Field(
-        default=None, description="a second file like data.table, of held-out pairs"
-    )
+    test_table: str | None = Field(default=None, description="a file like data.table, of held-out pairs")
     images: str | None = Field(
         default=None,
         description="the folder or .zip with the images, inside data.path; left away, data.path itself",
@@ -45,7 +43,7 @@ class ImageTextOptions(PairsOptions):
         default="error", description='what to do with a pair without a report: "error" or "skip"'
     )
     finding_columns: tuple[str, ...] = Field(
-        default=(), description="an array: columns that hold 1 where a finding is present"
+        default=(), description="an array of columns: 1 where a finding is"
     )
     uncertain: Literal["absent", "present"] = Field(
         default="absent", description='what -1 in data.finding_columns means: "absent" or "present"'
@@ -54,9 +52,7 @@ class ImageTextOptions(PairsOptions):
         default={}, description="a table: column to the array of all its values; each becomes a finding"
     )
     patient_column: base.PatientColumn = None
-    split_column: str | None = Field(
-        default=None, description="the column that says which pairs are held out"
-    )
+    split_column: str | None = Field(default=None, description="the column that says what is held out")
     train_values: tuple[str, ...] = Field(
         default=("train",), min_length=1, description="an array: values of data.split_column for training"
     )
@@ -83,8 +79,7 @@ class ImageTextOptions(PairsOptions):
         self._check_split()
         if len(set(self.findings)) < len(self.findings) or len(self.findings) > 62:
             raise ConfigError(
-                "data.finding_columns: names a finding twice, or more than 62",
-                remedy="name every finding once",
+                "data.finding_columns: names a finding twice, or more than 62", remedy="name each once"
             )
         if self.partition == "dirichlet" and not self.findings:
             raise ConfigError(
@@ -128,6 +123,4 @@ class ImageTextOptions(PairsOptions):
             remedy = "name the column, or remove the key"
             base.refuse_unused(self, ["train_values", "test_values"], "without data.split_column", remedy)
         if set(self.train_values) & set(self.test_values):
-            raise ConfigError(
-                "data.test_values: a value is in train_values, too", remedy="give every value once"
-            )
+            raise ConfigError("data.test_values: a value is in train_values, too", remedy="give each once")

@@ -87,7 +87,7 @@ class ViewFile:
             values = np.empty(0)
         if values.dtype.kind not in "iuU":
             raise DataError(
-                f"{self._path.name}: {name!r} does not name sites", remedy="store UTF-8 or integers"
+                f"{self._path.name}: {name!r} does not name sites", remedy="use UTF-8 or integers"
             )
         return np.char.strip(values.reshape(-1).astype(np.str_))
 

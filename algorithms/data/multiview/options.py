@@ -40,19 +40,18 @@ class ViewsOptions(base.DataOptions):
     alpha: base.Alpha = 9999.0
     min_records: base.MinRecords = 10
     per_class: int | None = Field(
-        default=None, ge=1, description="use at most so many records of each class; leave it away for all"
+        default=None, ge=1, description="at most so many of each class; left away, all"
     )
 
     @model_validator(mode="after")
     def _check_sites(self) -> Self:
         if isinstance(self.sites, int) and not 2 <= self.sites <= 1000:
             raise ConfigError(
-                f"data.sites: there cannot be {self.sites} simulated hospitals",
-                remedy="set data.sites to a number from 2 to 1000",
+                f"data.sites: there cannot be {self.sites} simulated hospitals", remedy="write 2 to 1000"
             )
         if isinstance(self.sites, tuple) and not self.separate:
             raise ConfigError(
-                "data.sites: this data set is divided among a number of simulated hospitals",
+                "data.sites: the hospitals of this data set are simulated",
                 remedy="set data.sites to a number",
             )
         base.refuse_repeated("views", "view", self.names)
@@ -95,7 +94,7 @@ class KnownFileOptions(ViewsOptions):
 
     path: str | None = Field(
         default=None,
-        description="the file, relative to the study file; left away, it is looked for in SECFED_DATA",
+        description="the file, relative to the study, or in SECFED_DATA",
     )
 
 
@@ -149,7 +148,7 @@ class MultiviewOptions(ViewsOptions):
 
     path: str = Field(description="the .npz or .mat file, relative to the study file")
     views: tuple[str, ...] = Field(
-        default=("X1", "X2"), min_length=1, description="an array: the names of the views in the file"
+        default=("X1", "X2"), min_length=1, description="an array of views in the file"
     )
     view_sizes: tuple[int, ...] | None = Field(
         default=None, description="an array: the features of each view; left away, the file tells"

@@ -130,9 +130,7 @@ def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
     try:
         shapes = file.shapes()
     except DataError as error:
-        raise DataError(
-            error.message, remedy=f"{error.remedy}; or set data.view_sizes, so that it need not be read here"
-        ) from None
+        raise DataError(error.message, remedy=f"{error.remedy}; or set data.view_sizes") from None
     for view in views:
         if view not in shapes:
             raise file.has_no(view)
@@ -166,7 +164,6 @@ def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tu
     sites = file.sites(key, file.arrays(key)[key])
     if len(sites) != len(records.labels):
         raise DataError(
-            f"{options.path}: {key!r} does not have one entry per record",
-            remedy="name the site of every record",
+            f"{options.path}: {key!r} does not have one entry per record", remedy="name every record's site"
         )
     return records.take(np.flatnonzero(sites == site))

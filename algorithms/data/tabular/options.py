@@ -27,9 +27,7 @@ class TableOptions(base.DataOptions):
         default="by-column", description='"by-column", "iid" or "dirichlet"'
     )
     site_column: str | None = Field(default=None, description="the column that names a record's site")
-    sites: int | tuple[str, ...] = Field(
-        description="the sites: values of data.site_column, or a number for iid and dirichlet"
-    )
+    sites: int | tuple[str, ...] = Field(description="an array of sites, or a number for iid and dirichlet")
     alpha: base.Alpha = 0.5
     min_records: base.MinRecords = 10
     patient_column: base.PatientColumn = None
@@ -40,12 +38,8 @@ class TableOptions(base.DataOptions):
     categorical: dict[str, tuple[Cell, ...]] = Field(
         default={}, description="a table: column to the array of all its categories (one-hot)"
     )
-    missing_values: tuple[Cell, ...] = Field(
-        default=(), description='an array of values that mean "missing" in any feature column'
-    )
-    zero_is_missing: tuple[str, ...] = Field(
-        default=(), description='an array of columns where 0 is "missing"'
-    )
+    missing_values: tuple[Cell, ...] = Field(default=(), description='an array of values that mean "missing"')
+    zero_is_missing: tuple[str, ...] = Field(default=(), description='an array of columns: 0 is "missing"')
     missing_indicator: tuple[str, ...] = Field(
         default=(), description="an array of columns that get a second column: 1 where the value is missing"
     )
@@ -57,7 +51,7 @@ class TableOptions(base.DataOptions):
         default={}, description="a table: column to [centre, spread], the same at every site"
     )
     standardize: bool = Field(
-        default=True, description="true or false: scale the other columns by each site's own statistics"
+        default=True, description="true or false: scale the others by each site's own statistics"
     )
 
     @model_validator(mode="after")

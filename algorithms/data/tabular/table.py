@@ -51,8 +51,7 @@ class Table:
                     # The last of equal names is kept; harmless where no key names it.
                     if header.count(column) > 1:
                         raise DataError(
-                            f"{self._path.name} has the column {column!r} twice",
-                            remedy="give every column a name of its own",
+                            f"{self._path.name} has the column {column!r} twice", remedy="rename one"
                         )
                 rows = []
                 for line, cells in numbered:

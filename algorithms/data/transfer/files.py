@@ -150,9 +150,7 @@ class _Records:
                 remedy="the first image is number 0, the last one the number of images less 1",
             )
         if len(np.unique(sources)) < images:
-            raise DataError(
-                f"{name}: an image has no caption in 'sources'", remedy="leave it out of 'images'"
-            )
+            raise DataError(f"{name}: an image has no caption in 'sources'", remedy="leave it out of images")
         return sources
 
     def _check_one_patient_per_image(self, name: str, images: int) -> None:
@@ -174,8 +172,7 @@ def pixels(values: NDArray[Any], where: str) -> Pixels:
     colour = values.ndim == 4 and values.shape[3] == 3
     if values.dtype != np.uint8 or not (values.ndim == 3 or colour) or 0 in values.shape[1:]:
         raise DataError(
-            f"{where} are not images",
-            remedy="store [n, height, width] or [n, height, width, 3] numbers of type uint8",
+            f"{where} are not images", remedy="store [n, height, width] or [n, height, width, 3] uint8"
         )
     return values
 
@@ -228,8 +225,7 @@ def _normalised(images: Tensor, rules: Preparation) -> Tensor:
 def _texts(values: NDArray[Any], where: str) -> Sequence[str]:
     if values.ndim != 1 or values.dtype.kind != "U":
         raise DataError(
-            f"{where} is not one text per row",
-            remedy="store numpy.array(list_of_texts), without dtype=object",
+            f"{where} is not one text per row", remedy="store numpy.array(texts), without dtype=object"
         )
     texts: list[str] = values.tolist()
     for number, text in enumerate(texts):
@@ -247,6 +243,6 @@ def _patients(values: NDArray[Any], where: str) -> tuple[str, ...]:
         names = [str(value).strip() for value in values.tolist()]
     if len(names) != values.size or not all(name and is_unicode(name) for name in names):
         raise DataError(
-            f"{where} does not name every patient", remedy="store [n] texts or integers, none empty"
+            f"{where} does not name every patient", remedy="store [n] integers or texts, none empty"
         )
     return tuple(names)

@@ -51,15 +51,13 @@ class ScenesOptions(GroupOptions):
 
     test_fraction: OfficialDivision = 0.0
     records: int = Field(
-        default=400, ge=1, le=1_000_000, description="about how many records a site trains on"
+        default=400, ge=1, le=1_000_000, description="about so many records a site trains on"
     )
     pairs: int = Field(default=200, ge=1, le=1_000_000, description="training pairs of a pairs site, about")
     uneven: float = Field(
-        default=0.4, ge=0, le=0.9, description="how far sites' sizes lie from that, 0 (not at all) to 0.9"
+        default=0.4, ge=0, le=0.9, description="how far sites' sizes lie from that, 0 to 0.9"
     )
-    test_records: int = Field(
-        default=100, ge=0, le=1_000_000, description="held-out records of an image or text site"
-    )
+    test_records: int = Field(default=100, ge=0, le=1_000_000, description="records that a site holds out")
     test_pairs: int = Field(default=250, ge=0, le=1_000_000, description="held-out pairs of a pairs site")
 
 
@@ -97,7 +95,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
 
     path: str | None = Field(
         default=None,
-        description="the folder with the files, relative to the study file; left away, SECFED_DATA",
+        description="the folder of files, relative to the study, or SECFED_DATA",
     )
     texts: Literal["ag-news", "med-abstracts"] = Field(
         default="ag-news", description='what text sites hold: "ag-news" or "med-abstracts"'
@@ -108,9 +106,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
         le=0.9,
         description="the share of held-out texts, 0 to 0.9; images and pairs have an official division",
     )
-    captions_per_image: int = Field(
-        default=5, ge=1, le=5, description="captions of each image in use, 1 to 5"
-    )
+    captions_per_image: int = Field(default=5, ge=1, le=5, description="captions of an image in use, 1 to 5")
     alpha: BoundedAlpha = 0.5
     min_records: MinRecords = 10
 
@@ -132,14 +128,12 @@ class TransferFilesOptions(KindsOptions, _ArrayOptions):
     pair_sites: tuple[str, ...] = Field(min_length=1, description="an array: the names of the pairs sites")
     size: Size = 224
     image_classes: int | None = Field(
-        default=None, ge=2, le=1_000_000, description="the number of classes at image sites, 2 or more"
+        default=None, ge=2, le=1_000_000, description="classes at image sites, 2 or more"
     )
     text_classes: int | None = Field(
-        default=None, ge=2, le=1_000_000, description="the number of classes at text sites, 2 or more"
+        default=None, ge=2, le=1_000_000, description="classes at text sites, 2 or more"
     )
-    patients: bool = Field(
-        default=False, description="true (every file must name its patients) or false (a file may name them)"
-    )
+    patients: bool = Field(default=False, description="true (files must name patients) or false (they may)")
 
     @property
     def names_patients(self) -> bool:
@@ -165,9 +159,7 @@ class TransferFilesOptions(KindsOptions, _ArrayOptions):
                 listed.add(site.lower())
         for key, sites in (("image_classes", self.image_sites), ("text_classes", self.text_sites)):
             if sites and getattr(self, key) is None:
-                raise ConfigError(
-                    f"data.{key}: is missing", remedy="set it to the number of classes, 2 or more"
-                )
+                raise ConfigError(f"data.{key}: is missing", remedy="set it to the number of classes")
             if not sites:
                 refuse_unused(self, [key], "without such sites", f"remove it, or list {key[:-8]} sites")
         return self

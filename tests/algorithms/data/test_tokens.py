@@ -69,7 +69,7 @@ def test_a_list_of_words_is_read_from_a_file(tmp_path):
     with pytest.raises(ConfigError, match="cannot read"):
         read_words(tmp_path / "absent.txt")
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(ConfigError, match="has 0 words"):
+    with pytest.raises(ConfigError, match="0 words"):
         read_words(tmp_path / "empty.txt")
 
 
