@@ -13,11 +13,9 @@ from secfed.errors import ConfigError, DataError
 
 Alpha = Annotated[float, Field(gt=0, description="the Dirichlet concentration; smaller is more skewed")]
 BoundedAlpha = Annotated[
-    float, Field(ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed")
+    float, Field(ge=0.01, description="Dirichlet's concentration, 0.01 or more; smaller: more skewed")
 ]
-MinRecords = Annotated[
-    int, Field(ge=1, description="the least number of training records of a simulated hospital")
-]
+MinRecords = Annotated[int, Field(ge=1, description="the least training records of a simulated hospital")]
 SiteCount = Annotated[int, Field(ge=1, le=1000, description="the number of simulated hospitals, 1 to 1000")]
 OfficialDivision = Annotated[
     float,
@@ -26,25 +24,29 @@ OfficialDivision = Annotated[
     ),
 ]
 PatientColumn = Annotated[
-    str | None, Field(description="the column that names the patient; a patient is never in both parts")
+    str | None, Field(description="the column of patients; none of them is in both parts")
 ]
 
 
 class DataOptions(Options):
     """Options of every built-in data set."""
 
-    test_fraction: float = Field(
-        default=0.2, ge=0, le=0.9, description="the share of held-out records, 0 to 0.9"
-    )
+    test_fraction: float = Field(default=0.2, ge=0, le=0.9, description="the held-out share, 0 to 0.9")
 
     def site_ids(self) -> tuple[SiteId, ...]:
-        """The sites of the study, known without looking at a record."""
-        raise NotImplementedError
+        """The sites of the study, known without looking at a record.
+
+        Those that ``data.sites`` lists, or ``hospital-1`` and so on for a number of simulated ones.
+        """
+        sites: int | tuple[SiteId, ...] = getattr(self, "sites", ())
+        if isinstance(sites, tuple):
+            return sites
+        return tuple(f"hospital-{number}" for number in range(1, sites + 1))
 
     @property
     def names_patients(self) -> bool:
         """Whether the data set says which records are of one patient."""
-        return False
+        return getattr(self, "patient_column", None) is not None
 
 
 class RecordByRecord:
@@ -54,13 +56,6 @@ class RecordByRecord:
         """The same records, whichever way (``slots``) neighbouring data sets differ."""
         del slots
         return self
-
-
-def named_sites(sites: int | tuple[SiteId, ...]) -> tuple[SiteId, ...]:
-    """The listed sites, or ``hospital-1`` and so on for a number of simulated ones."""
-    if isinstance(sites, tuple):
-        return sites
-    return tuple(f"hospital-{number}" for number in range(1, sites + 1))
 
 
 def site_index(sites: tuple[SiteId, ...], site_id: SiteId) -> int:
@@ -102,6 +97,5 @@ def check_listed_sites(sites: int | tuple[SiteId, ...], why: str) -> None:
     """Require the names of real sites, each once; ``why`` says what needs them."""
     if isinstance(sites, int) or not sites or len(set(sites)) < len(sites):
         raise ConfigError(
-            f"data.sites: {why} needs the list of sites, each once",
-            remedy='list them, for example sites = ["north", "south"]',
+            f"data.sites: {why} needs the list of sites, each once", remedy='write sites = ["north", "south"]'
         )

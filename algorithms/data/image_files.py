@@ -55,8 +55,7 @@ class ImageSource(ABC):
         content = self._read(name, limit_bytes + 1, where)
         if len(content) > limit_bytes:
             raise DataError(
-                f"{where}: the file has more than {limit_bytes >> 20} MiB",
-                remedy="make it smaller, or raise data.max_image_mib",
+                f"{where}: the file has more than {limit_bytes >> 20} MiB", remedy="raise data.max_image_mib"
             )
         return content
 
@@ -73,12 +72,10 @@ def open_source(path: Path, key: str = "data.images") -> Iterator[ImageSource]:
     try:
         archive = zipfile.ZipFile(path)
     except OSError as error:
-        raise DataError(
-            f"{key}: cannot open {path} ({error.strerror})", remedy="check path and rights"
-        ) from None
+        raise DataError(f"{key}: cannot open {path} ({error.strerror})", remedy="check its rights") from None
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
         raise DataError(
-            f"{key}: {path.name} is neither a folder nor a zip file", remedy="name a folder or a .zip file"
+            f"{key}: {path.name} is neither a folder nor a zip", remedy="name one of them"
         ) from None
     with archive:
         yield _Archive(archive, path.name)
@@ -151,7 +148,7 @@ def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np
     except Exception:  # noqa: BLE001 - a wrong byte, or odd metadata, makes Pillow raise almost anything
         raise DataError(
             f"{where}: the image cannot be read",
-            remedy="give undamaged " + ", ".join(_FORMATS) + " files of 8 or 16 bits",
+            remedy=f"give {', '.join(_FORMATS)} of 8 or 16 bits, undamaged",
         ) from None
     values = np.asarray(upright, dtype=np.float32).reshape(rules.size, rules.size, rules.channels)
     pixels = values / np.float32(255)

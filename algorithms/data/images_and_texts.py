@@ -10,15 +10,7 @@ from typing import Annotated, Final, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    BoundedAlpha,
-    DataOptions,
-    MinRecords,
-    RecordByRecord,
-    SiteCount,
-    named_sites,
-    refuse_unused,
-)
+from secfed.algorithms.data import base
 from secfed.algorithms.data.image_files import ImageSource, Preparation, prepared_image, stays_inside
 from secfed.algorithms.data.tokens import FolderTokenizer, HashTokenizer, Tokenizer, WordTokenizer, read_words
 from secfed.algorithms.framework.datasets import SiteId
@@ -33,9 +25,7 @@ Normalise = Annotated[
     Field(description='"constants" (data.mean and data.std) or "image" (each by its own mean and spread)'),
 ]
 TextLength = Annotated[int, Field(ge=2, le=512, description="tokens per text, 2 to 512")]
-DistinctTest = Annotated[
-    bool, Field(description="true or false: hold out only one image of each different text")
-]
+DistinctTest = Annotated[bool, Field(description="true or false: hold out only one image of each text")]
 
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _TOKENIZER_KEYS: Final = {"hash": "buckets", "words": "words_file", "folder": "tokenizer_folder"}
@@ -44,21 +34,18 @@ _TOKENIZER_KEYS: Final = {"hash": "buckets", "words": "words_file", "folder": "t
 def check_inside(key: str, name: str | None) -> None:
     """Refuse a name that would lead out of ``data.path``, the one place that a hospital has permitted."""
     if name is not None and not stays_inside(name):
-        raise ConfigError(
-            f"{key}: leads outside data.path", remedy="use a name inside data.path, with forward slashes"
-        )
+        raise ConfigError(f"{key}: leads outside data.path", remedy="use a name inside, with forward slashes")
 
 
 def check_file_name(key: str, site: SiteId) -> None:
     """Refuse a site whose name cannot be the name of its file."""
     if not _FILE_NAME.fullmatch(site):
         raise ConfigError(
-            f"data.{key}: {site!r} cannot be part of a file name",
-            remedy="use letters, digits, -, _ and . (not in front)",
+            f"data.{key}: {site!r} cannot be part of a file name", remedy="use letters, digits, -, _ and ."
         )
 
 
-class PairsOptions(DataOptions):
+class PairsOptions(base.DataOptions):
     """How images and reports of files become tensors; the same at every site, and public.
 
     Every record is prepared by itself: with constants, or by its own mean and spread.
@@ -78,27 +65,23 @@ class PairsOptions(DataOptions):
         default=(0.5,), description="an array: what pixels are then divided by, one per channel or one"
     )
     max_image_mib: int = Field(
-        default=32, ge=1, le=1024, description="the largest image file that is read, in MiB, 1 to 1024"
+        default=32, ge=1, le=1024, description="the largest image file, in MiB, 1 to 1024"
     )
     max_megapixels: int = Field(
-        default=64, ge=1, le=150, description="the largest image that is decoded, in millions of pixels"
+        default=64, ge=1, le=150, description="the largest image, in millions of pixels"
     )
     tokenizer: Literal["hash", "words", "folder"] = Field(
         default="hash", description='"hash", "words" (data.words_file) or "folder" (data.tokenizer_folder)'
     )
-    buckets: int = Field(
-        default=4096, ge=16, le=1_000_000, description="buckets of the hash tokenizer, 16 to 1000000"
-    )
+    buckets: int = Field(default=4096, ge=16, le=1_000_000, description="buckets for words, 16 to 1000000")
     words_file: str | None = Field(
-        default=None, description="a public list of words, one on each line, relative to the study file"
+        default=None, description="a public list, one word a line, relative to the study"
     )
     tokenizer_folder: str | None = Field(
-        default=None, description="a folder with a published tokenizer, relative to the study file"
+        default=None, description="a tokenizer's folder, relative to the study"
     )
     text_length: TextLength = 112
-    share: float = Field(
-        default=1.0, gt=0, le=1, description="the share of the patients (or images) that is used, up to 1"
-    )
+    share: float = Field(default=1.0, gt=0, le=1, description="the share of patients (or images) in use")
     distinct_test: DistinctTest = False
 
     @model_validator(mode="after")
@@ -112,12 +95,12 @@ class PairsOptions(DataOptions):
         for kind, key in _TOKENIZER_KEYS.items():
             if self.tokenizer != kind:
                 why, remedy = f'with tokenizer = "{self.tokenizer}"', f'set data.tokenizer = "{kind}"'
-                refuse_unused(self, [key], why, f"remove it, or {remedy}")
+                base.refuse_unused(self, [key], why, f"remove it, or {remedy}")
             elif getattr(self, key) is None:
                 raise ConfigError(f"data.{key}: is missing", remedy=f'tokenizer = "{kind}" needs it')
         if self.normalise == "image":
             remedy = 'remove it, or set data.normalise = "constants"'
-            refuse_unused(self, ["mean", "std"], 'with normalise = "image"', remedy)
+            base.refuse_unused(self, ["mean", "std"], 'with normalise = "image"', remedy)
         return self
 
     @property
@@ -148,16 +131,12 @@ class PairsOptions(DataOptions):
 class DividedOptions(PairsOptions):
     """Options of one pool of pairs, divided among simulated hospitals."""
 
-    sites: SiteCount = 5
-    alpha: BoundedAlpha = 1.0
-    min_records: MinRecords = 10
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """``hospital-1`` and so on."""
-        return named_sites(self.sites)
+    sites: base.SiteCount = 5
+    alpha: base.BoundedAlpha = 1.0
+    min_records: base.MinRecords = 10
 
 
-class ImagesAndTexts(RecordByRecord):
+class ImagesAndTexts(base.RecordByRecord):
     """A data set of images and texts in files: public facts, and files to tensors.
 
     A record's part (training or held out) follows from its own line or row. Where neighbouring data sets

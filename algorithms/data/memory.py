@@ -52,18 +52,12 @@ class SiteTables(PreparedSites):
         for site, table in tables.items():
             x, y = map(np.asarray, table)
             if len(x) != len(y):
-                raise DataError(
-                    f"site {site!r} does not have one label per record", remedy="align the two arrays"
-                )
+                raise DataError(f"site {site!r} does not have one label per record", remedy="align them")
             labels = np.nan_to_num(y).astype(np.int64)
             if not np.array_equal(y, labels):
-                raise DataError(
-                    f"site {site!r} has labels that are not integers", remedy="use 0 .. classes - 1"
-                )
+                raise DataError(f"site {site!r} has labels that are no integers", remedy="number the classes")
             if patients is not None and len(whose.get(site, ())) != len(y):
-                raise DataError(
-                    f"site {site!r} does not have one patient per record", remedy="align the arrays"
-                )
+                raise DataError(f"site {site!r} does not have one patient per record", remedy="align them")
             self._tables[site] = PreparedRecords(x, labels, patients=whose.get(site))
         # The array of a site without records often has no shape; that site's error comes when it is used.
         shaped = max((table.x for table in self._tables.values()), key=lambda x: bool(len(x)))

@@ -7,17 +7,47 @@ said otherwise. It depends on the labels, the options and the generator only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from functools import cached_property
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import ConfigError
 
 T = TypeVar("T")
+Records = TypeVar("Records")
+Division = TypeVar("Division")
 Partition = list[NDArray[np.int64]]
 
 _DRAWS: Final = 1000
+
+
+class Pool(Generic[Records, Division]):
+    """Records that are loaded, and divided among simulated sites, when the first site asks.
+
+    The study's seed decides the division. It is part of the simulation, and no guarantee covers it.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Records],
+        divide: Callable[[Records, np.random.Generator], Division],
+        seed: int,
+        *purpose: str,
+    ) -> None:
+        self._load, self._divide, self._seed, self._purpose = load, divide, seed, purpose
+
+    @cached_property
+    def records(self) -> Records:
+        """The whole pool."""
+        return self._load()
+
+    @cached_property
+    def partition(self) -> Division:
+        """Positions in the pool, one array per site."""
+        return self._divide(self.records, numpy_generator(self._seed, "partition", *self._purpose))
 
 
 def check_enough(records: int, sites: int, min_records: int) -> None:
@@ -49,8 +79,7 @@ def class_shares(classes: int, sites: int, alpha: float, rng: np.random.Generato
     shares = rng.dirichlet(np.full(sites, alpha), size=classes)
     if not np.isfinite(shares).all() or not np.allclose(shares.sum(axis=1), 1):
         raise ConfigError(
-            f"data.alpha: {alpha} is too small to divide a class among {sites} sites",
-            remedy="set data.alpha to 0.05 or more",
+            f"data.alpha: {alpha} is too small for {sites} sites", remedy="set data.alpha to 0.05 or more"
         )
     return shares
 
@@ -62,39 +91,22 @@ def iid(records: int, sites: int, min_records: int, rng: np.random.Generator) ->
 
 
 def dirichlet(
-    labels: NDArray[np.int64], sites: int, alpha: float, min_records: int, rng: np.random.Generator
-) -> Partition:
-    """Label-skewed shares: each class is divided by proportions drawn from Dirichlet(alpha).
-
-    Draws are repeated until every site has ``min_records`` records.
-
-    Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class.
-    """
-    return [np.sort(share) for share in _dirichlet(labels, sites, alpha, min_records, rng)]
-
-
-def capped_dirichlet(
-    labels: NDArray[np.int64], sites: int, alpha: float, min_records: int, rng: np.random.Generator
-) -> Partition:
-    """As :func:`dirichlet`, but a site with twice its even share gets nothing of the next class.
-
-    Each share is in random order, because its order is the order of the batches.
-
-    Source: the partition that Chen et al., NeurIPS 2024 (arXiv 2410.09484) published with their paper.
-    """
-    cap = 2 * len(labels) / sites
-    shares = _dirichlet(labels, sites, alpha, min_records, rng, cap)
-    return [rng.permutation(share) for share in shares]
-
-
-def _dirichlet(
     labels: NDArray[np.int64],
     sites: int,
     alpha: float,
     min_records: int,
     rng: np.random.Generator,
-    cap: float | None = None,
+    *,
+    capped: bool = False,
 ) -> Partition:
+    """Label-skewed shares: each class is divided by proportions drawn from Dirichlet(alpha).
+
+    Draws are repeated until every site has ``min_records`` records. With ``capped``, a site with twice its
+    even share gets nothing of the next class, and each share is in random order: that of the batches.
+
+    Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class; capped as in the partition
+    that Chen et al., NeurIPS 2024 (arXiv 2410.09484) published with their paper.
+    """
     check_enough(len(labels), sites, min_records)
 
     def draw() -> Partition | None:
@@ -103,8 +115,8 @@ def _dirichlet(
         for label in np.unique(labels):
             members = rng.permutation(np.flatnonzero(labels == label))
             weights = rng.dirichlet(np.full(sites, alpha))
-            if cap is not None:
-                weights = weights * (held < cap)
+            if capped:
+                weights = weights * (held < 2 * len(labels) / sites)
                 with np.errstate(invalid="ignore"):
                     weights = weights / weights.sum()
             # A tiny alpha underflows to 0/0; the class then stays undivided and the draw is repeated.
@@ -113,7 +125,8 @@ def _dirichlet(
             held += np.array([len(piece) for piece in pieces[-1]])
         return joined(pieces) if pieces and held.min() >= min_records else None
 
-    return drawn_until(draw, alpha, min_records)
+    shares = drawn_until(draw, alpha, min_records)
+    return [rng.permutation(share) if capped else np.sort(share) for share in shares]
 
 
 def cut(

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    Alpha,
-    DataOptions,
-    MinRecords,
-    SiteCount,
-    named_sites,
-    refuse_unused_alpha,
-)
-from secfed.algorithms.data.partition import Partition, dirichlet, iid
+from secfed.algorithms.data.base import Alpha, DataOptions, MinRecords, SiteCount, refuse_unused_alpha
+from secfed.algorithms.data.partition import Partition, Pool, dirichlet, iid
 from secfed.algorithms.data.prepare import (
     Facts,
     Preparation,
@@ -25,9 +17,6 @@ from secfed.algorithms.data.prepare import (
     PreparedSites,
     scaled_by_ranges,
 )
-from secfed.algorithms.framework.datasets import SiteId
-from secfed.algorithms.framework.randomness import numpy_generator
-from secfed.errors import ConfigError
 
 Divide = Callable[[PreparedRecords, np.random.Generator], Partition]
 
@@ -49,47 +38,22 @@ class PoolOptions(DataOptions):
         refuse_unused_alpha(self, self.partition)
         return self
 
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """``hospital-1`` and so on."""
-        return named_sites(self.sites)
-
 
 class DigitsOptions(PoolOptions):
     """Options of ``digits``; pixels share one scale, so they are left as they are by default."""
 
-    standardize: bool | Literal["public"] = Field(
+    standardize: bool = Field(
         default=False,
         description="true (scale by each site's own statistics) or false; pixels are on a public scale",
     )
 
-    @model_validator(mode="after")
-    def _no_ranges(self) -> Self:
-        if self.standardize == "public":
-            raise ConfigError(
-                'data.standardize: "public" has no effect, pixels are on a public scale already',
-                remedy="set data.standardize = false",
-            )
-        return self
-
 
 class PooledData(PreparedSites):
-    """One pool of records, loaded when the first site asks, and divided by the study's seed."""
+    """One pool of records, divided among simulated sites."""
 
     def __init__(self, load: Callable[[], PreparedRecords], facts: Facts, divide: Divide) -> None:
-        super().__init__(self._share, facts)
-        self._load, self._divide = load, divide
-
-    @cached_property
-    def _pool(self) -> PreparedRecords:
-        return self._load()
-
-    @cached_property
-    def partition(self) -> Partition:
-        """Positions in the pool, one array per site."""
-        return self._divide(self._pool, numpy_generator(self._facts.seed, "partition"))
-
-    def _share(self, site_id: SiteId) -> PreparedRecords:
-        return self._pool.take(self.partition[self.sites.index(site_id)])
+        self.pool = pool = Pool(load, divide, facts.seed)
+        super().__init__(lambda site: pool.records.take(pool.partition[facts.sites.index(site)]), facts)
 
 
 def divide_by(partition: str, sites: int, alpha: float, min_records: int) -> Divide:

@@ -32,6 +32,7 @@ from secfed.algorithms.framework.unfit import unfit
 from secfed.errors import ConfigError
 
 _SPLIT: Final = b"secfed/v1 split"  # BLAKE2b's personalisation, at most 16 bytes
+Sides = tuple[NDArray[np.int64], NDArray[np.int64]]  # positions of training and of held-out records
 _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would only amplify rounding
 
 
@@ -90,19 +91,24 @@ class Preparation:
         return replace(self, split="slots" if slots else "content")
 
 
-def prepare(
-    site_id: SiteId,
-    records: PreparedRecords,
-    rules: Preparation,
-    *,
-    input_shape: tuple[int, ...],
-    classes: int,
-    seed: int,
-) -> SiteData:
+@dataclass(frozen=True)
+class Facts:
+    """What is public of a data set of labelled records."""
+
+    sites: tuple[SiteId, ...]
+    rules: Preparation
+    input_shape: tuple[int, ...]
+    classes: int
+    seed: int
+    numeric: int = 1  # columns that are standardised unless the rules fix them
+
+
+def prepare(site_id: SiteId, records: PreparedRecords, facts: Facts) -> SiteData:
     """Split, impute, standardise and check one site's records; seed and site's name decide the split."""
     if not len(records.y):
         raise no_records(site_id)
-    train, test = _divided(site_id, records, rules, seed)
+    rules = facts.rules
+    train, test = _divided(site_id, records, rules, facts.seed)
     if not len(train):
         unfit(no_training_records(site_id))
     x = records.x.astype(np.float64)
@@ -122,19 +128,7 @@ def prepare(
     labels = torch.from_numpy(np.ascontiguousarray(records.y, dtype=np.int64))
     patients = None if records.patients is None else numbered(records.patients[row] for row in train.tolist())
     data = SiteData(inputs[train], labels[train], inputs[test], labels[test], patients)
-    return check_site(site_id, data, input_shape=input_shape, classes=classes)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is public of a data set of labelled records."""
-
-    sites: tuple[SiteId, ...]
-    rules: Preparation
-    input_shape: tuple[int, ...]
-    classes: int
-    seed: int
-    numeric: int = 1  # columns that are standardised unless the rules fix them
+    return check_site(site_id, data, input_shape=facts.input_shape, classes=facts.classes)
 
 
 class PreparedSites:
@@ -142,24 +136,21 @@ class PreparedSites:
 
     def __init__(self, read: Callable[[SiteId], PreparedRecords], facts: Facts) -> None:
         self.sites, self.input_shape, self.classes = facts.sites, facts.input_shape, facts.classes
-        self._read, self._facts, self._rules = read, facts, facts.rules
+        self._read, self._facts = read, facts
 
     def for_record_privacy(self, *, slots: bool = False) -> Self:
         """The same records, each prepared by itself; see :meth:`Preparation.for_record_privacy`."""
-        self._rules = self._rules.for_record_privacy(self._facts.numeric, slots=slots)
+        rules = self._facts.rules.for_record_privacy(self._facts.numeric, slots=slots)
+        self._facts = replace(self._facts, rules=rules)
         return self
 
     def site(self, site_id: SiteId) -> SiteData:
         """One site's records, prepared."""
         site_index(self.sites, site_id)
-        shape, classes, seed = self.input_shape, self.classes, self._facts.seed
-        records = self._read(site_id)
-        return prepare(site_id, records, self._rules, input_shape=shape, classes=classes, seed=seed)
+        return prepare(site_id, self._read(site_id), self._facts)
 
 
-def _divided(
-    site_id: SiteId, records: PreparedRecords, rules: Preparation, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _divided(site_id: SiteId, records: PreparedRecords, rules: Preparation, seed: int) -> Sides:
     if records.patients is not None:
         key = derive_seed(seed, "split by patient", site_id)
         return split_by_patient(records.patients, rules.test_fraction, key, slots=rules.split == "slots")
@@ -167,13 +158,11 @@ def _divided(
         return split_by_content(records, rules.test_fraction, derive_seed(seed, "split by content", site_id))
     rng = numpy_generator(seed, "split", site_id)
     if rules.split == "slots":
-        return split_by_slots(len(records.y), rules.test_fraction, rng)
+        return _sides(rng.random(len(records.y)) < rules.test_fraction)
     return split(records.y, rules.test_fraction, rng)
 
 
-def split(
-    y: NDArray[np.int64], test_fraction: float, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split(y: NDArray[np.int64], test_fraction: float, rng: np.random.Generator) -> Sides:
     """Ascending positions of the training and the held-out records.
 
     Each class gives its share to within one record, however rare it is.
@@ -185,20 +174,7 @@ def split(
     return np.sort(by_class[~held_out]), np.sort(by_class[held_out])
 
 
-def split_by_slots(
-    records: int, test_fraction: float, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the training and the held-out records, each drawn from its position and the seed.
-
-    A record that is removed moves the later ones up, and to other places: this split is for neighbours that
-    replace a record.
-    """
-    return _sides(rng.random(records) < test_fraction)
-
-
-def split_by_content(
-    records: PreparedRecords, test_fraction: float, key: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_by_content(records: PreparedRecords, test_fraction: float, key: int) -> Sides:
     """Positions of the training and the held-out records, each drawn from what the record itself contains.
 
     Adding or removing a record leaves every other one where it is; identical records share one place. Nothing
@@ -219,9 +195,7 @@ def split_by_content(
     return _sides(held_out)
 
 
-def split_by_patient(
-    patients: Sequence[str], test_fraction: float, key: int, *, slots: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_by_patient(patients: Sequence[str], test_fraction: float, key: int, *, slots: bool) -> Sides:
     """Positions of the training and the held-out records; all records of a patient share a side.
 
     A patient's side follows from the name and the key, so adding or removing records leaves all others where
@@ -234,7 +208,7 @@ def split_by_patient(
     return _sides(held_out)
 
 
-def _sides(held_out: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _sides(held_out: NDArray[np.bool_]) -> Sides:
     return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
 
 

@@ -1,21 +1,23 @@
 """Tables in JSON Lines or CSV: rows, and what stands in their columns.
 
-Errors name the file, the line and the column; never what stands there.
+Errors name the file, the line and the column; never what stands there. A damaged table must be an error,
+never fewer or other records: in a CSV file an open quote swallows the lines that follow it, and a cell too
+many moves the others to columns that they do not belong to.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.algorithms.data.csv_rows import csv_rows
 from secfed.algorithms.data.image_files import open_source
 from secfed.algorithms.framework.unfit import unfit
 from secfed.config.schema import suggestion
@@ -23,6 +25,7 @@ from secfed.errors import DataError
 
 MAX_TABLE_BYTES: Final = 1 << 30
 _LINE_CHARACTERS: Final = 1 << 22
+_OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,7 @@ class Line:
         """
         if column in self.twice:
             raise DataError(
-                f"{self.where}: the table has the column {column!r} twice",
-                remedy="give every column a name of its own",
+                f"{self.where}: the table has the column {column!r} twice", remedy="rename one of them"
             )
         if column in self.row:
             return self.row[column]
@@ -120,9 +122,7 @@ def read_table(path: Path) -> Iterator[Line]:
 def parse_table(content: bytes, name: str) -> Iterator[Line]:
     """The rows of a table that is in memory; ``name`` says which kind it is."""
     if len(content) > MAX_TABLE_BYTES:
-        raise DataError(
-            f"{name} has more than {MAX_TABLE_BYTES >> 20} MiB", remedy="divide it into smaller files"
-        )
+        raise DataError(f"{name} has more than {MAX_TABLE_BYTES >> 20} MiB", remedy="divide it into several")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -150,9 +150,7 @@ def _json_lines(text: str, name: str) -> Iterator[Line]:
                 raise ValueError
             row = json.loads(line)
         except (ValueError, RecursionError):
-            raise DataError(
-                f"{where}: is not a JSON object of a usual size", remedy="repair that line"
-            ) from None
+            raise DataError(f"{where}: is not a JSON object of a usual size", remedy="repair it") from None
         if not isinstance(row, dict):
             raise DataError(f"{where}: is not a JSON object", remedy="write one object on each line")
         yield Line(row, where)
@@ -163,3 +161,65 @@ def _csv_lines(text: str, name: str) -> Iterator[Line]:
     twice = frozenset(column for column, count in Counter(header).items() if count > 1)
     for number, cells in rows:
         yield Line(dict(zip(header, cells, strict=True)), f"{name}, line {number}", twice, alike=True)
+
+
+def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The header of a table; and, as they are asked for, its rows with the number of their first line.
+
+    A row has as many cells as the header. Empty lines are left out; a quoted cell may hold several lines, so
+    ``lines`` keep their ends. Errors name the file and the line, never what stands there.
+    """
+    rows = _numbered(lines, name)
+    header: list[str] = next((cells for _, cells in rows if cells), [])
+    if not header:
+        raise DataError(f"{name} is empty", remedy="give it a line with the names of columns, and records")
+    if len(header) == 1:  # as spreadsheets write where the comma is the decimal sign
+        for sign, called in _OTHER_SEPARATORS.items():
+            if sign in header[0]:
+                raise DataError(
+                    f"{name}: its columns are separated by {called}",
+                    remedy="save it with commas between the columns, and a point as the decimal sign",
+                )
+    return header, _of_width(rows, len(header), name)
+
+
+def _numbered(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _damaged(f"{name}, line {line}", str(error)) from None
+        yield line, cells
+
+
+def _of_width(
+    rows: Iterator[tuple[int, list[str]]], width: int, name: str
+) -> Iterator[tuple[int, list[str]]]:
+    for line, cells in rows:
+        if not cells or (width > 1 and len(cells) == 1 and not cells[0].strip()):
+            continue
+        if len(cells) != width:
+            counted = f"{len(cells)} cell{'s' if len(cells) > 1 else ''}"
+            raise DataError(
+                f"{name}, line {line}: {counted}, the header has {width}",
+                remedy="give it as many cells as the header; a cell with a comma in it needs quotes",
+            )
+        yield line, cells
+
+
+def _damaged(where: str, reason: str) -> DataError:
+    """The csv module tells its errors apart by nothing but their text."""
+    if "field limit" in reason:
+        return DataError(
+            f"{where}: a cell has more than {csv.field_size_limit():,} characters",
+            remedy="shorten it, or close the quote that begins there",
+        )
+    what = "that nothing ends" if "unexpected end" in reason else "that goes on after its closing quote"
+    return DataError(
+        f"{where}: a quoted cell begins there {what}",
+        remedy='close every quote, and write "" for a quote that belongs to the text of a quoted cell',
+    )

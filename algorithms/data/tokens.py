@@ -41,8 +41,6 @@ class Tokenizer(ABC):
     """Texts to rows of token ids."""
 
     def __init__(self, length: int, vocabulary: int) -> None:
-        if length < 2:
-            raise ConfigError(f"data.text_length: {length} leaves no room for a word", remedy="set it to 40")
         self.length = length  # tokens per row, padding included
         self.vocabulary = vocabulary  # ids are below this
 
@@ -82,11 +80,7 @@ class WordTokenizer(_WordByWord):
     """
 
     def __init__(self, words: Iterable[str], length: int) -> None:
-        self._ids: dict[str, int] = {}
-        for number, word in enumerate(words, start=1):
-            if words_of(word) != [word] or word in self._ids:
-                raise _wrong_word(f"data: word {number} of the list of words")
-            self._ids[word] = RESERVED + len(self._ids)
+        self._ids = {word: number for number, word in enumerate(words, start=RESERVED)}
         super().__init__(length, RESERVED + len(self._ids))
 
     def _id(self, word: str) -> int:
@@ -104,8 +98,6 @@ class HashTokenizer(_WordByWord):
     """
 
     def __init__(self, buckets: int, length: int) -> None:
-        if buckets < 1:
-            raise ConfigError("data.buckets: there must be at least one", remedy="set it to 4096")
         super().__init__(length, RESERVED + buckets)
         self._buckets = buckets
 
@@ -180,13 +172,16 @@ def read_words(path: Path) -> tuple[str, ...]:
     words = tuple(line.strip() for line in lines if line.strip())
     if not 0 < len(words) <= _MOST_WORDS:
         raise ConfigError(
-            f"data.words_file: {path.name} has {len(words)} words", remedy=f"give 1 to {_MOST_WORDS} words"
+            f"data.words_file: {len(words)} words in {path.name}", remedy=f"give 1 to {_MOST_WORDS}"
         )
     listed: set[str] = set()
     for number, line in enumerate(lines, start=1):
         word = line.strip()
         if word and (words_of(word) != [word] or word in listed):
-            raise _wrong_word(f"data.words_file: {path.name}, line {number}")
+            raise ConfigError(
+                f"data.words_file: {path.name}, line {number} is there twice, or not one word in lower case",
+                remedy="write every word once, in lower case and without punctuation",
+            )
         listed.add(word)
     return words
 
@@ -197,13 +192,6 @@ def readable_tokens(tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
     inside = (known != PAD).flip(1).cummax(1).values.flip(1)  # a word stands here, or follows
     inside[:, 0] = True
     return torch.where(inside & (known == PAD), UNKNOWN, known)
-
-
-def _wrong_word(where: str) -> ConfigError:
-    return ConfigError(
-        f"{where} is there twice, or is not one word in lower case",
-        remedy="write every word once, in lower case and without punctuation",
-    )
 
 
 @lru_cache(maxsize=65536)

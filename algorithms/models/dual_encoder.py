@@ -22,10 +22,8 @@ from torch import nn
 from secfed.algorithms.data.image_text.base import ImageTextData
 from secfed.algorithms.losses.features import Aligned, Features
 from secfed.algorithms.losses.image_text import make_objective
-from secfed.algorithms.models.alignment import Alignment
 from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
-from secfed.algorithms.models.text_encoder import TextEncoder
-from secfed.algorithms.models.vision_encoder import VisionEncoder
+from secfed.algorithms.models.encoders import Alignment, TextEncoder, VisionEncoder
 
 _ENCODER = ("image_encoder.", "text_encoder.")
 
@@ -49,30 +47,12 @@ class DualEncoder(nn.Module):
         continuations: Iterable[int] = (),
     ) -> None:
         super().__init__()
-        size = SIZES[options.size]
-        parts = options.objective != "convirt"
-        pool = options.pool or size.pool
-        self.image_encoder = VisionEncoder(
-            image_shape,
-            patch=size.patch,
-            width=size.image_width,
-            depth=size.image_depth,
-            heads=size.image_heads,
-            checkpointing=options.gradient_checkpointing,
-        )
-        self.text_encoder = TextEncoder(
-            length=text_length,
-            vocabulary=vocabulary,
-            width=size.text_width,
-            depth=size.text_depth,
-            heads=size.text_heads,
-            hidden=size.text_hidden,
-            checkpointing=options.gradient_checkpointing,
-        )
+        size, again = SIZES[options.size], options.gradient_checkpointing
+        pool, parts = options.pool or size.pool, options.objective != "convirt"
+        self.image_encoder = VisionEncoder(image_shape, size, checkpointing=again)
+        self.text_encoder = TextEncoder(text_length, vocabulary, size, checkpointing=again)
         self.image_align, self.text_align = (
-            Alignment(
-                width, heads, head_hidden=size.head_hidden, embedding=size.embedding, pool=pool, parts=parts
-            )
+            Alignment(width, heads, size, pool=pool, parts=parts)
             for width, heads in ((size.image_width, size.image_heads), (size.text_width, size.text_heads))
         )
         self.objective = make_objective(

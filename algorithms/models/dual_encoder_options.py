@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.losses.objective import MIN_TEMPERATURE
-from secfed.algorithms.models.alignment import Pool
 from secfed.config.schema import OPERATIONAL, ModelOptions
 from secfed.errors import ConfigError
 
+Pool = Literal["mean", "cls"]
 Weight = Annotated[float, Field(ge=0)]
 Temperature = Annotated[float, Field(ge=MIN_TEMPERATURE)]
 Scale = Annotated[float, Field(gt=0, lt=1e6)]
@@ -57,7 +57,7 @@ class VisionLanguageOptions(ModelOptions):
     mgca_epsilon: Temperature = Field(default=0.05, description="Sinkhorn's epsilon in MGCA, at least 1e-6")
     mgca_sinkhorn_rounds: int = Field(default=3, ge=1, description="rounds of MGCA's balancing, at least 1")
     mgca_frozen_rounds: int = Field(
-        default=1, ge=0, description="the first rounds, in which MGCA's prototypes stay as they are"
+        default=1, ge=0, description="first rounds that leave MGCA's prototypes alone"
     )
     image_weights: str | None = Field(
         default=None,
@@ -65,7 +65,7 @@ class VisionLanguageOptions(ModelOptions):
         "with one; nothing is downloaded",
     )
     text_weights: str | None = Field(
-        default=None, description="a local Hugging Face folder of a BERT, or its file; never downloaded"
+        default=None, description="a local folder or file of a Hugging Face BERT"
     )
     gradient_checkpointing: bool = Field(
         default=False,
@@ -85,14 +85,12 @@ class VisionLanguageOptions(ModelOptions):
         for key in ("image_weights", "text_weights"):
             if self.start is not None and getattr(self, key) is not None:
                 raise ConfigError(
-                    f"model.{key}: has no effect with model.start, which holds the whole model",
-                    remedy="remove one of them",
+                    f"model.{key}: has no effect beside model.start, a whole model", remedy="remove one"
                 )
         for key, weights in (("gloria_weights", self.gloria_weights), ("mgca_weights", self.mgca_weights)):
             if not any(weights):
                 raise ConfigError(
-                    f"model.{key}: all are 0, which leaves nothing to train",
-                    remedy="set at least one above 0",
+                    f"model.{key}: all are 0, which leaves nothing to train", remedy="set one above 0"
                 )
         return self
 

@@ -16,10 +16,11 @@ from pickle import UnpicklingError
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
-from secfed.algorithms.models.text_encoder import TextEncoder
-from secfed.algorithms.models.vision_encoder import VisionEncoder
+from secfed.algorithms.models.encoders import TextEncoder, VisionEncoder
 from secfed.errors import ConfigError
 
 State = Mapping[str, torch.Tensor]
@@ -73,12 +74,15 @@ def _read(path: Path, key: str) -> State:
             f"{key}: there is no file {file}",
             remedy="download the weights yourself and name the file or folder; secfed never downloads",
         )
+    content: Any
     try:
-        content = _tensors(file)
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError):
+        if file.suffix == ".safetensors":
+            content = load_file(file)
+        else:  # nothing in the file is executed
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError, SafetensorError):
         raise ConfigError(
-            f"{key}: {file} is not a file of weights",
-            remedy="use .safetensors, or a PyTorch file that has tensors only",
+            f"{key}: {file} is not a file of weights", remedy="use .safetensors, or PyTorch's of tensors only"
         ) from None
     for name in _NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
@@ -86,19 +90,6 @@ def _read(path: Path, key: str) -> State:
     if not isinstance(content, Mapping):
         raise ConfigError(f"{key}: {file} is not a table of weights by name", remedy="save a state dict")
     return {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
-
-
-def _tensors(file: Path) -> Any:
-    """Nothing in the file is executed."""
-    if file.suffix != ".safetensors":
-        return torch.load(file, map_location="cpu", weights_only=True)
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(file)
-    except SafetensorError as problem:  # derives from nothing but Exception
-        raise ValueError(str(problem)) from problem
 
 
 def _fill(module: nn.Module, state: State, key: str, path: Path, remedy: str) -> None:

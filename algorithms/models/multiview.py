@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from pydantic import Field
@@ -24,6 +23,7 @@ from torch import nn
 
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import seeded
+from secfed.algorithms.models.networks import dense
 from secfed.config.schema import ModelOptions
 from secfed.errors import ConfigError
 from secfed.wire.layout import State
@@ -48,17 +48,15 @@ class MultiviewNetwork(nn.Module):
     def __init__(self, view_sizes: Sequence[int], options: MultiviewModelOptions) -> None:
         super().__init__()
         if len(view_sizes) < 2:
-            raise ConfigError(
-                "data.name: the data set has fewer than two views", remedy="use another data set"
-            )
+            raise ConfigError("data.name: the data set has no two views", remedy="use another data set")
         if min((*options.hidden, *view_sizes)) < 1:
             raise ConfigError("model.hidden: a layer has no units", remedy="use widths of at least 1")
         size, hidden, head = options.features, options.hidden, options.head_hidden
         self.view_sizes = tuple(view_sizes)
-        self.enc = nn.ModuleList(_layers(view, *hidden, size) for view in view_sizes)
-        self.dec = nn.ModuleList(_layers(size, *reversed(hidden), view) for view in view_sizes)
-        self.view_head = nn.ModuleList(_layers(size, head, size) for _ in view_sizes)
-        self.fuse_head = _layers(size * len(view_sizes), head, size)
+        self.enc = nn.ModuleList(nn.Sequential(*dense(view, *hidden, size)) for view in view_sizes)
+        self.dec = nn.ModuleList(nn.Sequential(*dense(size, *reversed(hidden), view)) for view in view_sizes)
+        self.view_head = nn.ModuleList(nn.Sequential(*dense(size, head, size)) for _ in view_sizes)
+        self.fuse_head = nn.Sequential(*dense(size * len(view_sizes), head, size))
 
     def encode(self, views: Views) -> list[torch.Tensor]:
         """Z of every view, [n, features] each; a missing view's rows are equal.
@@ -111,10 +109,3 @@ class MultiviewNetworks:
         network = copy.deepcopy(self.shapes).to_empty(device=device)
         write_parameters(network, parameters)
         return network
-
-
-def _layers(*widths: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])

@@ -47,11 +47,15 @@ def mlp(input_shape: tuple[int, ...], classes: int, options: MlpOptions) -> nn.M
     """Fully connected layers with ReLU on the flattened record."""
     if any(width < 1 for width in options.hidden):
         raise ConfigError("model.hidden: a layer has no units", remedy="use widths of at least 1")
-    widths = [math.prod(input_shape), *options.hidden]
-    layers: list[nn.Module] = [nn.Flatten()]
+    return nn.Sequential(nn.Flatten(), *dense(math.prod(input_shape), *options.hidden, classes))
+
+
+def dense(*widths: int) -> list[nn.Module]:
+    """Linear layers between these widths, with ReLU between them."""
+    layers: list[nn.Module] = []
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+    return layers[:-1]
 
 
 def small_cnn(input_shape: tuple[int, ...], classes: int, options: SmallCnnOptions) -> nn.Module:

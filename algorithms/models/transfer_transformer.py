@@ -26,13 +26,13 @@ from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.losses.objective import full_precision
+from secfed.algorithms.models.encoders import initialise
 from secfed.algorithms.models.transfer_options import (
     Modality,
     ModelKind,
     TransferFacts,
     TransferTransformerOptions,
 )
-from secfed.algorithms.models.vision_encoder import initialise
 from secfed.errors import ConfigError
 from secfed.wire.layout import State
 

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from secfed.algorithms.data.multiview.base import PooledViews, ViewRecords
+from secfed.algorithms.data.multiview.base import ViewRecords, ViewSites
 from secfed.algorithms.fmcsc.algorithm import Fmcsc
 from secfed.algorithms.framework.server_state import part_of
 from secfed.study.build import build
@@ -50,7 +50,7 @@ colluders = 1
 """
 
 
-def blobs(views: tuple[int, ...], per_site: int = 24, same: bool = False, seed: int = 3) -> PooledViews:
+def blobs(views: tuple[int, ...], per_site: int = 24, same: bool = False, seed: int = 3) -> ViewSites:
     """Three Gaussian clusters with 12 and 8 features; ``views`` holds each site's one view, or -1 for all."""
     rng = np.random.default_rng(seed)
     count = per_site * len(views)
@@ -59,16 +59,11 @@ def blobs(views: tuple[int, ...], per_site: int = 24, same: bool = False, seed: 
         (rng.normal(0, 1, (3, size))[labels] + rng.normal(0, 0.3, (count, size))).astype(np.float32)
         for size in SIZES
     )
-    return PooledViews(
-        lambda: ViewRecords(records, labels.astype(np.int64)),
-        view_of={f"hospital-{at + 1}": None if view < 0 else view for at, view in enumerate(views)},
-        view_sizes=SIZES,
-        classes=3,
-        divide=lambda _labels, _rng: [
-            np.arange(per_site) + (0 if same else at * per_site) for at in range(len(views))
-        ],
-        seed=seed,
-    )
+    rows = [np.arange(per_site) + (0 if same else at * per_site) for at in range(len(views))]
+    held = {f"hospital-{at + 1}": None if view < 0 else view for at, view in enumerate(views)}
+    pool = ViewRecords(records, labels.astype(np.int64))
+    of_site = dict(zip(held, rows, strict=True))
+    return ViewSites(lambda site, _: pool.take(of_site[site]), view_of=held, view_sizes=SIZES, classes=3)
 
 
 def study(**changes: object) -> Study:

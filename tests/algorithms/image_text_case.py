@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,3 +75,10 @@ def load(place: Path, seed: int = 0, **keys):
 
 def tokens(*texts: str) -> torch.Tensor:
     return HashTokenizer(4096, 6).encode(texts)
+
+
+def mean_total_variation(labels: Sequence[Any]) -> float:
+    """How different sites are, 0 to 1: the mean over pairs; of each site, the class of every record."""
+    known = np.unique(np.concatenate(labels))
+    mixtures = [(np.asarray(site)[:, np.newaxis] == known).mean(axis=0) for site in labels]
+    return float(np.mean([np.abs(one - other).sum() / 2 for one, other in combinations(mixtures, 2)]))

@@ -14,7 +14,7 @@ import torch
 
 from secfed.algorithms.data.multiview.options import MultiviewOptions
 from secfed.algorithms.data.multiview.sets import multiview
-from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare
+from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, prepare
 from secfed.algorithms.data.transfer.base import Kind, Samples, TransferData, TransferSite, check_transfer
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.framework.unfit import counted_as_defaults
@@ -185,13 +185,13 @@ def test_a_hospital_whose_records_are_all_held_out_trains_on_a_blank_one() -> No
     found: list[DataError] = []
     for rules in (Preparation(0.9, True, impute="median"), Preparation(0.9, False, impute="none")):
         with counted_as_defaults(found.append):
-            data = prepare("s", records, rules, input_shape=(2,), classes=2, seed=0)
+            data = prepare("s", records, Facts(("s",), rules, (2,), 2, 0))
         assert data.train_x.tolist() == [[0.0, 0.0]]
         assert data.train_patients == (0,)
         assert len(data.test_y) == 4
         assert bool(torch.isfinite(data.test_x).all())
         with pytest.raises(DataError, match="no training records"):
-            prepare("s", records, rules, input_shape=(2,), classes=2, seed=0)
+            prepare("s", records, Facts(("s",), rules, (2,), 2, 0))
 
 
 def test_views_that_do_not_fit_count_as_zeros_and_the_first_class(tmp_path: Path) -> None:

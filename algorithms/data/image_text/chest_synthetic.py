@@ -21,20 +21,11 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    BoundedAlpha,
-    DataOptions,
-    OfficialDivision,
-    RecordByRecord,
-    named_sites,
-    refuse_unused_alpha,
-    site_index,
-)
+from secfed.algorithms.data import base
 from secfed.algorithms.data.image_files import FLAT
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.data.image_text.chest_images import Images, render, site_style
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS, LONGEST, draw_latents, reports, words
-from secfed.algorithms.data.image_text.partition import total_variation
 from secfed.algorithms.data.partition import class_shares
 from secfed.algorithms.data.tokens import WordTokenizer
 from secfed.algorithms.framework.datasets import SiteId
@@ -49,10 +40,10 @@ _LEAST_SHARE: Final = 1e-12
 _DRAWS: Final = 100
 
 
-class ChestSyntheticOptions(DataOptions):
+class ChestSyntheticOptions(base.DataOptions):
     """Options of ``chest-synthetic``, a synthetic data set."""
 
-    test_fraction: OfficialDivision = 0.0
+    test_fraction: base.OfficialDivision = 0.0
     sites: int = Field(default=5, ge=1, le=100, description="the number of simulated hospitals, 1 to 100")
     train: int | tuple[int, ...] = Field(
         default=1500, description="training pairs of every site, or an array with one number per site"
@@ -65,14 +56,12 @@ class ChestSyntheticOptions(DataOptions):
         default="dirichlet",
         description='"dirichlet" (sites differ in findings and style) or "iid" (all sites mix all styles)',
     )
-    alpha: BoundedAlpha = 1.0
-    style: float = Field(
-        default=0.7, ge=0, le=1, description="how much the sites' machines differ, 0 (not at all) to 1"
-    )
+    alpha: base.BoundedAlpha = 1.0
+    style: float = Field(default=0.7, ge=0, le=1, description="how much the sites' machines differ, 0 to 1")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_unused_alpha(self, self.partition)
+        base.refuse_unused_alpha(self, self.partition)
         for key, counts, least in (("train", self.train, 1), ("test", self.test, 0)):
             if isinstance(counts, tuple) and len(counts) != self.sites:
                 raise ConfigError(
@@ -82,17 +71,12 @@ class ChestSyntheticOptions(DataOptions):
             listed = counts if isinstance(counts, tuple) else (counts,)
             if not all(least <= count <= 1_000_000 for count in listed):
                 raise ConfigError(
-                    f"data.{key}: a site cannot have that many pairs",
-                    remedy=f"use numbers from {least} to 1000000",
+                    f"data.{key}: a site cannot have so many pairs", remedy=f"use {least} to 1000000"
                 )
         return self
 
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """``hospital-1`` and so on."""
-        return named_sites(self.sites)
 
-
-class ChestSynthetic(RecordByRecord):
+class ChestSynthetic(base.RecordByRecord):
     """Synthetic image-report pairs of simulated hospitals; another seed, other records and division."""
 
     def __init__(self, options: ChestSyntheticOptions, seed: int) -> None:
@@ -103,27 +87,18 @@ class ChestSynthetic(RecordByRecord):
         self.text_length = self._tokenizer.length
         self.vocabulary = self._tokenizer.vocabulary
         self._options, self._seed = options, seed
-        self._mixtures = _mixtures(options, seed)
-
-    @property
-    def mixtures(self) -> NDArray[np.float64]:
-        """How often each combination of findings is drawn at each site: [sites, 32], rows sum to 1."""
-        return self._mixtures.copy()
-
-    @property
-    def total_variation(self) -> float:
-        """Mean total variation distance between two sites' mixtures, 0 to 1."""
-        return total_variation(self._mixtures) if len(self.sites) > 1 else 0.0
+        # How often each combination of findings is drawn at each site: [sites, 32], rows sum to 1.
+        self.mixtures = _mixtures(options, seed)
 
     def site(self, site_id: SiteId) -> ImageTextSite:
         """One site's synthetic pairs."""
-        index = site_index(self.sites, site_id)
+        index = base.site_index(self.sites, site_id)
         options = self._options
         iid = options.partition == "iid"
         train, test = (
             self._pairs(
                 counts if isinstance(counts, int) else counts[index],
-                self._mixtures[index],
+                self.mixtures[index],
                 tuple(range(options.sites)) if iid else (index,),
                 numpy_generator(self._seed, "chest-synthetic", site_id, part),
             )

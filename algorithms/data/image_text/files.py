@@ -6,25 +6,42 @@ A site decodes its own images only. They are held in memory, ``size * size * cha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import site_index
 from secfed.algorithms.data.image_files import ImageSource, open_source
 from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, Pairs, check_image_text
-from secfed.algorithms.data.image_text.options import ImageTextOptions
-from secfed.algorithms.data.image_text.partition import by_combination, combination, mean_total_variation
-from secfed.algorithms.data.image_text.table import PairEntry, PairTable, combined
-from secfed.algorithms.data.images_and_texts import ImagesAndTexts, PairsOptions
-from secfed.algorithms.data.partition import Partition, iid
+from secfed.algorithms.data.image_text.options import SITE, ImageTextOptions
+from secfed.algorithms.data.image_text.partition import by_combination, combination
+from secfed.algorithms.data.images_and_texts import ImagesAndTexts, PairsOptions, drawn
+from secfed.algorithms.data.partition import Partition, Pool, iid
+from secfed.algorithms.data.table_lines import Line, table_inside
+from secfed.algorithms.data.tokens import words_of
 from secfed.algorithms.framework.datasets import SiteId, numbered
-from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.algorithms.framework.unfit import unfit
+from secfed.errors import DataError
+
+
+@dataclass(frozen=True, repr=False)
+class PairEntry:
+    """One pair as its table describes it; the image is not read yet."""
+
+    image: str  # name of the file, relative to the folder or archive
+    text: str
+    findings: tuple[int, ...]
+    held_out: bool
+    where: str  # file and line, for errors
+    patient: str | None = None  # as the table calls them; None if it does not say
+
 
 Entries = Sequence[PairEntry]
-Divide = Callable[[Entries, Entries, np.random.Generator], tuple[Partition, Partition]]
+Parts = tuple[Entries, Entries]  # training and held-out
+Divide = Callable[[Parts, np.random.Generator], tuple[Partition, Partition]]
 """Training and held-out entries to one partition of each."""
 
 
@@ -72,11 +89,7 @@ class FilePairs(ImagesAndTexts):
 
 
 class PooledPairs(FilePairs):
-    """One pool of pairs, divided among simulated sites by the study's seed.
-
-    The pool is loaded when the first site asks. Its division is part of the simulation, and no guarantee
-    covers it.
-    """
+    """One pool of pairs, divided among simulated sites."""
 
     def __init__(
         self,
@@ -90,28 +103,81 @@ class PooledPairs(FilePairs):
         divide: Divide,
     ) -> None:
         super().__init__(options, findings, folder, read=self._share, images=lambda _: images)
-        self._load, self._divide, self._seed = load, divide, seed
-
-    @cached_property
-    def entries(self) -> tuple[Entries, Entries]:
-        """Training and held-out entries of the whole pool."""
-        return _parts(self._load())
-
-    @cached_property
-    def partition(self) -> tuple[Partition, Partition]:
-        """Positions in the two parts of :attr:`entries`, one array per site each."""
-        return self._divide(*self.entries, numpy_generator(self._seed, "partition"))
-
-    @property
-    def total_variation(self) -> float:
-        """How different the sites' training findings are, 0 to 1; see :func:`mean_total_variation`."""
-        findings = combined(self.entries[0], len(self.findings))
-        return mean_total_variation([findings[rows] for rows in self.partition[0]])
+        self.pool = Pool(lambda: _parts(load()), divide, seed)
 
     def _share(self, site_id: SiteId) -> Entries:
         index = self.sites.index(site_id)
-        parts = zip(self.entries, self.partition, strict=True)
+        parts = zip(self.pool.records, self.pool.partition, strict=True)
         return [entries[row] for entries, rows in parts for row in rows[index]]
+
+
+class PairTable:
+    """Tables of pairs, read as the options of ``image-text`` say."""
+
+    def __init__(self, options: ImageTextOptions, folder: Path, seed: int) -> None:
+        self._options, self._root, self._seed = options, folder / options.path, seed
+
+    def read(self, site: SiteId | None = None) -> list[PairEntry]:
+        """All entries, or those of one site, in the order of the file."""
+        options = self._options
+        entries = []
+        for name, held_out in ((options.table, None), (options.test_table, True)):
+            if name is None:
+                continue
+            for line in table_inside(self._root, name.replace(SITE, site or SITE)):
+                if options.site_column is not None and line.name(options.site_column) != site:
+                    continue
+                entry = self._entry(line, False if options.test_table and not held_out else held_out)
+                if entry is not None:
+                    entries.append(entry)
+        return entries
+
+    def images(self, site: SiteId | None) -> Path:
+        """The folder or archive with the images of a site."""
+        inside = self._options.images
+        return self._root if inside is None else self._root / inside.replace(SITE, site or SITE)
+
+    def _entry(self, line: Line, held_out: bool | None) -> PairEntry | None:
+        """The entry of a line, or None for a line that is not used."""
+        options = self._options
+        image = line.name(options.image_column)
+        who = image if options.patient_column is None else line.name(options.patient_column)
+        for column, name in ((options.image_column, image), (options.patient_column, who)):
+            if not name:
+                unfit(line.wrong(str(column), "is empty", "fill it in, or remove the line"))
+        image = options.image_folder + image + options.image_suffix
+        if not drawn(options.share, self._seed, "share", who):
+            return None
+        if options.split_column is not None:
+            part = line.name(options.split_column)
+            if part not in (*options.train_values, *options.test_values):
+                return None
+            held_out = part in options.test_values
+        elif held_out is None:
+            held_out = drawn(options.test_fraction, self._seed, "held out", who)
+        text = " ".join(line.text(column) for column in options.text_columns).strip()
+        if not words_of(text):
+            if options.without_text == "skip":
+                return None
+            unfit(
+                DataError(
+                    f"{line.where}: there is no report",
+                    remedy='check data.text_columns, or set data.without_text = "skip"',
+                )
+            )
+        patient = None if options.patient_column is None else who
+        return PairEntry(image, text, self._findings(line), held_out, line.where, patient)
+
+    def _findings(self, line: Line) -> tuple[int, ...]:
+        options = self._options
+        uncertain = int(options.uncertain == "present")
+        findings = [line.flag(column, uncertain) for column in options.finding_columns]
+        for column, values in options.categories.items():
+            value = line.text(column)
+            if value and value not in values:
+                unfit(line.wrong(column, "is not one of the values in data.categories", "list every value"))
+            findings += [int(value == one) for one in values]
+        return tuple(findings)
 
 
 def image_text(options: ImageTextOptions, seed: int, folder: Path) -> ImageTextData:
@@ -128,16 +194,22 @@ def image_text(options: ImageTextOptions, seed: int, folder: Path) -> ImageTextD
 def divided_by(partition: str, sites: int, alpha: float, min_records: int) -> Divide:
     """The division that a study names: ``dirichlet`` (over combinations of findings) or ``iid``."""
 
-    def divide(train: Entries, test: Entries, rng: np.random.Generator) -> tuple[Partition, Partition]:
+    def divide(parts: Parts, rng: np.random.Generator) -> tuple[Partition, Partition]:
+        train, test = parts
         if partition == "iid":
             return iid(len(train), sites, min_records, rng), iid(len(test), sites, 0, rng)
         width = len((*train, *test)[0].findings) if (train or test) else 0
-        classes = [combination(combined(part, width)) for part in (train, test)]
+        classes = [combination(combined(part, width)) for part in parts]
         return by_combination(classes[0], classes[1], sites, alpha, min_records, rng)
 
     return divide
 
 
-def _parts(entries: Entries) -> tuple[Entries, Entries]:
+def _parts(entries: Entries) -> Parts:
     train = tuple(entry for entry in entries if not entry.held_out)
     return train, tuple(entry for entry in entries if entry.held_out)
+
+
+def combined(entries: Sequence[PairEntry], findings: int) -> NDArray[np.int64]:
+    """The findings of entries as [n, findings]."""
+    return np.array([entry.findings for entry in entries], dtype=np.int64).reshape(len(entries), findings)

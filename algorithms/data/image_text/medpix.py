@@ -20,9 +20,15 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.data.base import OfficialDivision, refuse_unused, refuse_unused_alpha
 from secfed.algorithms.data.folders import data_folder, existing_file
-from secfed.algorithms.data.image_text.files import Divide, Entries, PooledPairs, divided_by
+from secfed.algorithms.data.image_text.files import (
+    Divide,
+    PairEntry,
+    Parts,
+    PooledPairs,
+    combined,
+    divided_by,
+)
 from secfed.algorithms.data.image_text.partition import by_value
-from secfed.algorithms.data.image_text.table import PairEntry, combined
 from secfed.algorithms.data.images_and_texts import DistinctTest, DividedOptions, Normalise, Size, TextLength
 from secfed.algorithms.data.partition import Partition
 from secfed.algorithms.data.table_lines import table_inside
@@ -41,9 +47,7 @@ class MedpixOptions(DividedOptions):
     """Options of ``medpix``."""
 
     test_fraction: OfficialDivision = 0.0
-    path: str | None = Field(
-        default=None, description=f"{_FILE}, relative to the study file; by default in SECFED_DATA"
-    )
+    path: str | None = Field(default=None, description=f"{_FILE}, relative to the study, or in SECFED_DATA")
     size: Size = 64
     normalise: Normalise = "image"
     text_length: TextLength = 48
@@ -116,12 +120,12 @@ def _divide(options: MedpixOptions) -> Divide:
         first, sites = (options.sites + 1) // 2, list(range(options.sites))
         columns, takers = slice(0, len(TYPES)), [sites[:first], sites[first:]]
 
-    def divide(train: Entries, test: Entries, rng: np.random.Generator) -> tuple[Partition, Partition]:
-        parts = []
-        for entries in (train, test):
+    def divide(parts: Parts, rng: np.random.Generator) -> tuple[Partition, Partition]:
+        divided = []
+        for entries in parts:
             order = rng.permutation(len(entries))
             labels = combined(entries, len(FINDINGS))[order][:, columns].argmax(axis=1)
-            parts.append([np.sort(order[rows]) for rows in by_value(labels, takers)])
-        return parts[0], parts[1]
+            divided.append([np.sort(order[rows]) for rows in by_value(labels, takers)])
+        return divided[0], divided[1]
 
     return divide

@@ -27,8 +27,7 @@ from pydantic import Field, model_validator
 from secfed.algorithms.data.base import OfficialDivision, refuse_unused_alpha
 from secfed.algorithms.data.image_files import ImageSource, open_source
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS
-from secfed.algorithms.data.image_text.files import PooledPairs, divided_by
-from secfed.algorithms.data.image_text.table import PairEntry
+from secfed.algorithms.data.image_text.files import PairEntry, PooledPairs, divided_by
 from secfed.algorithms.data.images_and_texts import DividedOptions, check_inside, drawn
 from secfed.algorithms.data.table_lines import Line, read_table
 from secfed.algorithms.data.tokens import words_of
@@ -53,7 +52,7 @@ class MimicCxrOptions(DividedOptions):
     test_fraction: OfficialDivision = 0.0
     path: str = Field(description="the folder with the tables and files/, relative to the study file")
     reports: str = Field(
-        default="mimic-cxr-reports.zip", description="the folder or .zip with the reports, inside data.path"
+        default="mimic-cxr-reports.zip", description="the folder or .zip of reports in data.path"
     )
     partition: Literal["dirichlet", "iid"] = Field(default="dirichlet", description='"dirichlet" or "iid"')
     labels: Literal["chexpert", "negbio"] = Field(
@@ -63,7 +62,7 @@ class MimicCxrOptions(DividedOptions):
         default="absent", description='what an uncertain label means: "absent" or "present"'
     )
     views: tuple[str, ...] = Field(
-        default=("PA", "AP"), min_length=1, description='an array: the views that are used, such as "PA"'
+        default=("PA", "AP"), min_length=1, description='an array of views, such as "PA"'
     )
     sections: tuple[Section, ...] = Field(
         default=("findings",),
@@ -156,8 +155,7 @@ def _table(root: Path, which: str) -> Iterator[Line]:
     plain, packed = root / name, root / f"{name}.gz"
     if not plain.exists() and not packed.exists():
         raise DataError(
-            f"data.path: {root} has neither {name} nor {name}.gz",
-            remedy="name the folder of MIMIC-CXR-JPG 2.0.0, with its tables",
+            f"data.path: {root} has neither {name} nor {name}.gz", remedy="name the folder of MIMIC-CXR-JPG"
         )
     return read_table(plain if plain.exists() else packed)
 

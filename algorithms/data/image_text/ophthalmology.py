@@ -16,8 +16,7 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.image_text.files import FilePairs
-from secfed.algorithms.data.image_text.table import PairEntry
+from secfed.algorithms.data.image_text.files import FilePairs, PairEntry
 from secfed.algorithms.data.images_and_texts import Channels, PairsOptions, TextLength, check_inside, drawn
 from secfed.algorithms.data.table_lines import Line, read_table
 from secfed.algorithms.framework.datasets import SiteId
@@ -50,11 +49,9 @@ class OphthalmologyOptions(PairsOptions):
 
     channels: Channels = 3
     text_length: TextLength = 24
-    path: str = Field(
-        default=".", description="the folder that holds the clinics' files, relative to the study file"
-    )
+    path: str = Field(default=".", description="the folder of the clinics' files, relative to the study")
     clinics: dict[str, dict[str, str]] = Field(
-        min_length=1, description=f"a table of clinics, [data.clinics.NAME], each {_TABLE}"
+        min_length=1, description=f"[data.clinics.NAME], each {_TABLE}"
     )
     retinopathy: tuple[str, ...] = Field(
         default=(
@@ -79,8 +76,7 @@ class OphthalmologyOptions(PairsOptions):
             for key in _REQUIRED:
                 if key not in clinic:
                     raise ConfigError(
-                        f"data.clinics.{name}.{key}: is missing",
-                        remedy=f"write {_TABLE} in [data.clinics.{name}]",
+                        f"data.clinics.{name}.{key}: is missing", remedy=f"every clinic has {_TABLE}"
                     )
             for key in clinic:
                 if key not in (*_REQUIRED, *_OPTIONAL):

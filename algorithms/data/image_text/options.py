@@ -6,17 +6,8 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    BoundedAlpha,
-    MinRecords,
-    PatientColumn,
-    check_listed_sites,
-    named_sites,
-    refuse_unused,
-    refuse_unused_alpha,
-)
+from secfed.algorithms.data import base
 from secfed.algorithms.data.images_and_texts import PairsOptions, check_file_name, check_inside
-from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import ConfigError
 
 SITE: Final = "{site}"
@@ -28,15 +19,9 @@ class ImageTextOptions(PairsOptions):
     Columns inside other columns (JSON Lines only) are written with a dot, as in "Description.Caption".
     """
 
-    path: str = Field(
-        description="the folder or .zip that holds the table and the images, relative to the study file"
-    )
-    table: str = Field(
-        description="the .jsonl or .csv file inside data.path; with {site} in it for one file per site"
-    )
-    test_table: str | None = Field(
-        default=None, description="a second file like data.table, with held-out pairs"
-    )
+    path: str = Field(description="the folder or .zip with table and images, relative to the study file")
+    table: str = Field(description="the .jsonl or .csv file in data.path; {site} in it for one file per site")
+    test_table: str | None = Field(default=None, description="a file like data.table, of held-out pairs")
     images: str | None = Field(
         default=None,
         description="the folder or .zip with the images, inside data.path; left away, data.path itself",
@@ -44,12 +29,10 @@ class ImageTextOptions(PairsOptions):
     partition: Literal["by-column", "by-file", "dirichlet", "iid"] = Field(
         default="by-column", description='"by-column", "by-file", "dirichlet" (over findings) or "iid"'
     )
-    sites: int | tuple[str, ...] = Field(
-        description="the sites: an array of names, or a number for dirichlet and iid"
-    )
+    sites: int | tuple[str, ...] = Field(description="an array of sites, or a number for dirichlet and iid")
     site_column: str | None = Field(default=None, description="the column that names a pair's site")
-    alpha: BoundedAlpha = 1.0
-    min_records: MinRecords = 10
+    alpha: base.BoundedAlpha = 1.0
+    min_records: base.MinRecords = 10
     image_column: str = Field(default="image", description="the column with the image's file name")
     image_suffix: str = Field(default="", description='what to add to that name, for example ".jpg"')
     image_folder: str = Field(default="", description='what to put before that name, for example "scans/"')
@@ -60,7 +43,7 @@ class ImageTextOptions(PairsOptions):
         default="error", description='what to do with a pair without a report: "error" or "skip"'
     )
     finding_columns: tuple[str, ...] = Field(
-        default=(), description="an array: columns that hold 1 where a finding is present"
+        default=(), description="an array of columns: 1 where a finding is"
     )
     uncertain: Literal["absent", "present"] = Field(
         default="absent", description='what -1 in data.finding_columns means: "absent" or "present"'
@@ -68,10 +51,8 @@ class ImageTextOptions(PairsOptions):
     categories: dict[str, tuple[str, ...]] = Field(
         default={}, description="a table: column to the array of all its values; each becomes a finding"
     )
-    patient_column: PatientColumn = None
-    split_column: str | None = Field(
-        default=None, description="the column that says whether a pair is held out"
-    )
+    patient_column: base.PatientColumn = None
+    split_column: str | None = Field(default=None, description="the column that says what is held out")
     train_values: tuple[str, ...] = Field(
         default=("train",), min_length=1, description="an array: values of data.split_column for training"
     )
@@ -89,26 +70,16 @@ class ImageTextOptions(PairsOptions):
         """Whether pairs already belong to sites, instead of being divided among simulated ones."""
         return self.partition in ("by-column", "by-file")
 
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """The listed sites, or ``hospital-1`` and so on."""
-        return named_sites(self.sites)
-
-    @property
-    def names_patients(self) -> bool:
-        """Whether there is a column for them."""
-        return self.patient_column is not None
-
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_unused_alpha(self, self.partition)
+        base.refuse_unused_alpha(self, self.partition)
         for key in ("table", "test_table", "images"):
             check_inside(f"data.{key}", getattr(self, key))
         self._check_sites()
         self._check_split()
         if len(set(self.findings)) < len(self.findings) or len(self.findings) > 62:
             raise ConfigError(
-                "data.finding_columns: names a finding twice, or more than 62",
-                remedy="name every finding once",
+                "data.finding_columns: names a finding twice, or more than 62", remedy="name each once"
             )
         if self.partition == "dirichlet" and not self.findings:
             raise ConfigError(
@@ -119,8 +90,8 @@ class ImageTextOptions(PairsOptions):
 
     def _check_sites(self) -> None:
         if self.separate:
-            check_listed_sites(self.sites, self.partition)
-            refuse_unused(self, ["min_records"], f'with partition = "{self.partition}"')
+            base.check_listed_sites(self.sites, self.partition)
+            base.refuse_unused(self, ["min_records"], f'with partition = "{self.partition}"')
         elif not isinstance(self.sites, int) or not 1 <= self.sites <= 1000:
             raise ConfigError(
                 f"data.sites: {self.partition} divides the pairs among a number of simulated sites",
@@ -137,9 +108,7 @@ class ImageTextOptions(PairsOptions):
                 remedy='for example table = "{site}.jsonl" with partition = "by-file"',
             )
         if self.partition != "by-file" and SITE in f"{self.images}{self.test_table}":
-            raise ConfigError(
-                "data.images: {site} belongs to by-file", remedy='set data.partition = "by-file"'
-            )
+            raise ConfigError("data.images: {site} belongs to by-file", remedy='set partition = "by-file"')
         if self.partition == "by-file":
             for site in self.site_ids():
                 check_file_name("sites", site)
@@ -147,13 +116,11 @@ class ImageTextOptions(PairsOptions):
     def _check_split(self) -> None:
         if self.split_column is not None:
             unused = ["test_table", "test_fraction"]
-            refuse_unused(self, unused, "beside data.split_column", "remove one of the two")
+            base.refuse_unused(self, unused, "beside data.split_column", "remove one of the two")
         if self.test_table is not None:
-            refuse_unused(self, ["test_fraction"], "beside data.test_table", "remove one of the two")
+            base.refuse_unused(self, ["test_fraction"], "beside data.test_table", "remove one of the two")
         if self.split_column is None:
             remedy = "name the column, or remove the key"
-            refuse_unused(self, ["train_values", "test_values"], "without data.split_column", remedy)
+            base.refuse_unused(self, ["train_values", "test_values"], "without data.split_column", remedy)
         if set(self.train_values) & set(self.test_values):
-            raise ConfigError(
-                "data.test_values: a value is in data.train_values, too", remedy="give every value once"
-            )
+            raise ConfigError("data.test_values: a value is in train_values, too", remedy="give each once")

@@ -7,12 +7,10 @@ distribution, the same for training and held-out pairs. The published "degree" o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations as pairs_of
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.partition import Partition, check_enough, class_shares, cut, drawn_until, joined
@@ -63,30 +61,3 @@ def by_value(labels: NDArray[np.int64], sites_of: Sequence[Sequence[int]]) -> Pa
         for turn, site in enumerate(takers):
             shares[site] = np.concatenate([shares[site], members[turn :: len(takers)]])
     return [np.sort(share) for share in shares]
-
-
-def mean_total_variation(labels: Mapping[str, Any] | Sequence[Any]) -> float:
-    """How different the sites are: the mean total variation distance between pairs of sites.
-
-    0 when all sites have the same mixture of classes, or fewer than two have records; 1 when no two sites
-    share a class. ``labels`` are per site its records' classes ([n], such as :func:`combination`), or its 0/1
-    findings ([n, k]). It is read off simulated sites; real sites keep their labels to themselves.
-    """
-    sites = [_classes(site) for site in (labels.values() if isinstance(labels, Mapping) else labels)]
-    sites = [site for site in sites if len(site)]
-    if len(sites) < 2:
-        return 0.0
-    known = np.unique(np.concatenate(sites))
-    mixtures = [(site[:, np.newaxis] == known).mean(axis=0) for site in sites]
-    return total_variation(np.array(mixtures))
-
-
-def total_variation(mixtures: Shares) -> float:
-    """Mean over pairs of rows ([sites, classes], at least two) of half the absolute difference."""
-    distances = [np.abs(one - other).sum() / 2 for one, other in pairs_of(mixtures, 2)]
-    return float(np.mean(distances))
-
-
-def _classes(labels: Any) -> NDArray[np.int64]:
-    array = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels, dtype=np.int64)
-    return combination(array) if array.ndim == 2 else array

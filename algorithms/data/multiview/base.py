@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -16,9 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import site_index
-from secfed.algorithms.data.partition import Partition
 from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records
-from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
 from secfed.errors import ConfigError, DataError
 
@@ -30,9 +27,7 @@ class MultiviewSite:
     Security: single-site values; nothing of it may leave except inside a protected sum.
     """
 
-    views: tuple[
-        torch.Tensor | None, ...
-    ]  # [n, D_v] float32 each; None for a view that the site does not hold
+    views: tuple[torch.Tensor | None, ...]  # [n, D_v] float32; None for a view that the site does not hold
     labels: torch.Tensor  # [n] int64, 0 <= label < classes; only for scoring
 
     @property
@@ -74,8 +69,8 @@ class ViewRecords:
         return ViewRecords(views, self.labels[rows])
 
 
-class SeparateViews:
-    """Records that belong to sites: each hospital reads its own, and only the views it holds.
+class ViewSites:
+    """Records that ``read`` gives: those of a site, in the views that it holds (others are left out).
 
     ``tied`` are keys of the study that scale records by other records, of this site or another.
     """
@@ -120,41 +115,6 @@ class SeparateViews:
         )
         labels = torch.from_numpy(np.ascontiguousarray(records.labels, dtype=np.int64))
         return check_multiview(site_id, MultiviewSite(views, labels), self)
-
-
-class PooledViews(SeparateViews):
-    """One pool of records with all views, divided among simulated sites by the study's seed.
-
-    The pool is loaded when the first site asks. Its division is part of the simulation, and no guarantee
-    covers it.
-    """
-
-    def __init__(
-        self,
-        load: Callable[[], ViewRecords],
-        *,
-        view_of: Mapping[SiteId, int | None],
-        view_sizes: tuple[int, ...],
-        classes: int,
-        divide: Callable[[NDArray[np.int64], np.random.Generator], Partition],
-        seed: int,
-        tied: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(self._share, view_of=view_of, view_sizes=view_sizes, classes=classes, tied=tied)
-        self._load, self._divide, self._seed = load, divide, seed
-
-    @cached_property
-    def _pool(self) -> ViewRecords:
-        return self._load()
-
-    @cached_property
-    def partition(self) -> Partition:
-        """Positions in the pool, one array per site."""
-        return self._divide(self._pool.labels, numpy_generator(self._seed, "partition"))
-
-    def _share(self, site_id: SiteId, held: tuple[int, ...]) -> ViewRecords:
-        del held  # the pool has every view; the others are left out afterwards
-        return self._pool.take(self.partition[self.sites.index(site_id)])
 
 
 def views_held(data: MultiviewData, site_id: SiteId) -> tuple[int, ...]:

@@ -87,15 +87,13 @@ class ViewFile:
             values = np.empty(0)
         if values.dtype.kind not in "iuU":
             raise DataError(
-                f"{self._path.name}: {name!r} does not name sites", remedy="store texts (UTF-8) or integers"
+                f"{self._path.name}: {name!r} does not name sites", remedy="use UTF-8 or integers"
             )
         return np.char.strip(values.reshape(-1).astype(np.str_))
 
     def has_no(self, name: str) -> DataError:
         """The error of an array that the file does not hold."""
-        return DataError(
-            f"{self._path.name} has no array {name!r}", remedy=suggestion(name, self.shapes(), "it has ")
-        )
+        return DataError(f"{self._path.name} has no array {name!r}", remedy=suggestion(name, self.shapes()))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

@@ -1,31 +1,30 @@
-"""Options of the data sets with several views: ``multiview``, ``mnist-usps``, ``bdgp``, ``digits-views``."""
+"""Options of the data sets with several views: ``multiview``, ``mnist-usps``, ``bdgp``, ``digits-views``.
+
+Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views",
+NeurIPS 2024 (arXiv 2410.09484): ratios of multi-view to single-view clients.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    Alpha,
-    DataOptions,
-    MinRecords,
-    OfficialDivision,
-    check_listed_sites,
-    named_sites,
-    refuse_repeated,
-    refuse_unknown,
-    refuse_unused,
-)
-from secfed.algorithms.data.multiview.partition import drawn_views, single_view_count
+from secfed.algorithms.data import base
 from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import ConfigError
 
+# Share of single-view sites by ratio of multi-view to single-view sites. The published counts come from
+# exactly these decimals: a third of 24 sites is 7, because 24 * 0.3333 is rounded down.
+_SINGLE_SHARE: Final = MappingProxyType({"2:1": 0.3333, "1:1": 0.5, "1:2": 0.6667})
 _RATIO = '"2:1", "1:1" or "1:2": multi-view to single-view sites'
 _SINGLE = "a number of sites that hold one view only, or a table of site to the name of its view"
 
 
-class ViewsOptions(DataOptions):
+class ViewsOptions(base.DataOptions):
     """Options of one pool of records with several views, divided among simulated hospitals.
 
     Either ``ratio`` or ``single_view_sites`` says how many hospitals hold one view only; which view each
@@ -34,39 +33,39 @@ class ViewsOptions(DataOptions):
 
     view_names: ClassVar[tuple[str, ...]] = ()
 
-    test_fraction: OfficialDivision = 0.0
+    test_fraction: base.OfficialDivision = 0.0
     sites: int | tuple[str, ...] = Field(default=8, description="the number of simulated hospitals")
     ratio: Literal["2:1", "1:1", "1:2"] = Field(default="1:1", description=_RATIO)
     single_view_sites: int | dict[str, str] | None = Field(default=None, description=_SINGLE)
-    alpha: Alpha = 9999.0
-    min_records: MinRecords = 10
+    alpha: base.Alpha = 9999.0
+    min_records: base.MinRecords = 10
     per_class: int | None = Field(
-        default=None, ge=1, description="use at most so many records of each class; leave it away for all"
+        default=None, ge=1, description="at most so many of each class; left away, all"
     )
 
     @model_validator(mode="after")
     def _check_sites(self) -> Self:
         if isinstance(self.sites, int) and not 2 <= self.sites <= 1000:
             raise ConfigError(
-                f"data.sites: there cannot be {self.sites} simulated hospitals",
-                remedy="set data.sites to a number from 2 to 1000",
+                f"data.sites: there cannot be {self.sites} simulated hospitals", remedy="write 2 to 1000"
             )
         if isinstance(self.sites, tuple) and not self.separate:
             raise ConfigError(
-                "data.sites: this data set is divided among a number of simulated hospitals",
+                "data.sites: the hospitals of this data set are simulated",
                 remedy="set data.sites to a number",
             )
+        base.refuse_repeated("views", "view", self.names)
         single = self.single_view_sites
         if single is not None:
-            refuse_unused(self, ["ratio"], "beside data.single_view_sites", "remove one of the two")
+            base.refuse_unused(self, ["ratio"], "beside data.single_view_sites", "remove one of the two")
         if isinstance(single, int) and not 0 <= single <= len(self.site_ids()):
             raise ConfigError(
                 f"data.single_view_sites: {single} of {len(self.site_ids())} sites cannot hold one view only",
                 remedy="set it to a number from 0 to data.sites",
             )
         if isinstance(single, dict):
-            refuse_unknown("single_view_sites", "site", single, self.site_ids())
-            refuse_unknown("single_view_sites", "view", single.values(), self.names)
+            base.refuse_unknown("single_view_sites", "site", single, self.site_ids())
+            base.refuse_unknown("single_view_sites", "view", single.values(), self.names)
         return self
 
     @property
@@ -76,12 +75,9 @@ class ViewsOptions(DataOptions):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the views, in order."""
-        return self.view_names
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """``hospital-1`` and so on, or the listed sites."""
-        return named_sites(self.sites)
+        """Names of the views, in order: those that ``data.views`` chooses, or all."""
+        chosen: tuple[str, ...] = getattr(self, "views", self.view_names)
+        return chosen
 
     def view_of(self, seed: int) -> dict[SiteId, int | None]:
         """Every site in order, and the one view that it holds (None: all)."""
@@ -98,7 +94,7 @@ class KnownFileOptions(ViewsOptions):
 
     path: str | None = Field(
         default=None,
-        description="the file, relative to the study file; left away, it is looked for in SECFED_DATA",
+        description="the file, relative to the study, or in SECFED_DATA",
     )
 
 
@@ -127,9 +123,7 @@ class BdgpOptions(KnownFileOptions):
         if isinstance(self.scale, dict):
             for view in self.view_names:
                 if view not in self.scale:
-                    raise ConfigError(
-                        f"data.scale: has no range of {view!r}", remedy=f"add {view} = [low, high]"
-                    )
+                    raise ConfigError(f"data.scale: no range of {view!r}", remedy=f"add {view} = [low, high]")
                 check_range(view, self.scale[view])
         return self
 
@@ -143,16 +137,6 @@ class DigitsViewsOptions(ViewsOptions):
         description='an array of at least two of "pixels", "fourier" and "edges"',
     )
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The chosen views."""
-        return self.views
-
-    @model_validator(mode="after")
-    def _check_views(self) -> Self:
-        refuse_repeated("views", "view", self.views)
-        return self
-
 
 class MultiviewOptions(ViewsOptions):
     """Options of ``multiview``: a .npz or .mat file with one array per view.
@@ -164,7 +148,7 @@ class MultiviewOptions(ViewsOptions):
 
     path: str = Field(description="the .npz or .mat file, relative to the study file")
     views: tuple[str, ...] = Field(
-        default=("X1", "X2"), min_length=1, description="an array: the names of the views in the file"
+        default=("X1", "X2"), min_length=1, description="an array of views in the file"
     )
     view_sizes: tuple[int, ...] | None = Field(
         default=None, description="an array: the features of each view; left away, the file tells"
@@ -172,9 +156,7 @@ class MultiviewOptions(ViewsOptions):
     label_key: str = Field(default="Y", description="the name of the labels in the file")
     classes: int = Field(ge=2, description="the number of classes that the clustering is scored against")
     first_label: int = Field(default=0, description="the label of the first class, usually 0 or 1")
-    site_key: str | None = Field(
-        default=None, description="the name of the array that says where a record belongs"
-    )
+    site_key: str | None = Field(default=None, description="the array that says where a record belongs")
     scale: dict[str, Literal["min-max"] | tuple[float, float]] = Field(
         default={}, description='a table: view to "min-max" or to [low, high], which become 0 and 1'
     )
@@ -184,14 +166,8 @@ class MultiviewOptions(ViewsOptions):
         """Whether an array of the file says where a record belongs."""
         return self.site_key is not None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The views of the file that are used."""
-        return self.views
-
     @model_validator(mode="after")
     def _check_file(self) -> Self:
-        refuse_repeated("views", "view", self.views)
         if self.view_sizes is not None and (
             len(self.view_sizes) != len(self.views) or min(self.view_sizes) < 1
         ):
@@ -199,7 +175,7 @@ class MultiviewOptions(ViewsOptions):
                 "data.view_sizes: needs one number above 0 per view",
                 remedy="give as many numbers as data.views has names, or leave it away",
             )
-        refuse_unknown("scale", "view", self.scale, self.views)
+        base.refuse_unknown("scale", "view", self.scale, self.views)
         for view, rule in self.scale.items():
             if isinstance(rule, tuple):
                 check_range(view, rule)
@@ -208,9 +184,9 @@ class MultiviewOptions(ViewsOptions):
         return self
 
     def _check_separate(self) -> None:
-        check_listed_sites(self.sites, "data.site_key")
+        base.check_listed_sites(self.sites, "data.site_key")
         unused = ("ratio", "alpha", "min_records", "per_class")
-        refuse_unused(self, unused, "where data.site_key says who holds what")
+        base.refuse_unused(self, unused, "where data.site_key says who holds what")
         if isinstance(self.single_view_sites, int):
             raise ConfigError(
                 "data.single_view_sites: with data.site_key it is not drawn which view a site holds",
@@ -232,6 +208,18 @@ class MultiviewOptions(ViewsOptions):
 def check_range(view: str, ends: tuple[float, float]) -> None:
     """Refuse a range that is empty."""
     if not ends[0] < ends[1]:
-        raise ConfigError(
-            f"data.scale.{view}: the low end is not below the high end", remedy="write [low, high]"
-        )
+        raise ConfigError(f"data.scale.{view}: the low end is not below the high", remedy="write [low, high]")
+
+
+def single_view_count(sites: int, ratio: str) -> int:
+    """How many of the sites hold one view only, by the ratio of multi-view to single-view sites."""
+    return int(sites * _SINGLE_SHARE[ratio])
+
+
+def drawn_views(
+    sites: Sequence[SiteId], single_view_sites: int, views: int, seed: int
+) -> dict[SiteId, int | None]:
+    """Site to its view (from 0), or None for all; the last ``single_view_sites`` hold one each, at random."""
+    drawn = numpy_generator(seed, "views").integers(0, views, size=single_view_sites)
+    every: list[int | None] = [None] * (len(sites) - single_view_sites)
+    return dict(zip(sites, [*every, *map(int, drawn)], strict=True))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.folders import data_folder
-from secfed.algorithms.data.multiview.base import MultiviewData, PooledViews, SeparateViews, ViewRecords
+from secfed.algorithms.data.multiview.base import MultiviewData, ViewRecords, ViewSites
 from secfed.algorithms.data.multiview.files import Scale, ViewFile, scaled
 from secfed.algorithms.data.multiview.options import (
     BdgpOptions,
@@ -19,7 +19,7 @@ from secfed.algorithms.data.multiview.options import (
     MultiviewOptions,
     ViewsOptions,
 )
-from secfed.algorithms.data.partition import Partition, capped_dirichlet, first_per_class
+from secfed.algorithms.data.partition import Partition, Pool, dirichlet, first_per_class
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import DataError
@@ -37,7 +37,7 @@ def multiview(options: MultiviewOptions, seed: int, folder: Path) -> MultiviewDa
         return pooled(
             lambda: _read(file, options, options.views), options, sizes, options.classes, seed, tied=tied
         )
-    return SeparateViews(
+    return ViewSites(
         lambda site, held: _read_site(file, options, site, held),
         view_of=options.view_of(seed),
         view_sizes=sizes,
@@ -75,8 +75,8 @@ def pooled(
     seed: int,
     *,
     tied: tuple[str, ...] = (),
-) -> PooledViews:
-    """A pool, limited and divided as the options say. For ``tied`` see :class:`PooledViews`."""
+) -> ViewSites:
+    """A pool, limited and divided as the options say. For ``tied`` see :class:`ViewSites`."""
 
     def limited() -> ViewRecords:
         records = load()
@@ -85,14 +85,17 @@ def pooled(
         rng = numpy_generator(seed, "per class")
         return records.take(first_per_class(records.labels, options.per_class, rng))
 
-    view_of = options.view_of(seed)
+    def divide(records: ViewRecords, rng: np.random.Generator) -> Partition:
+        alpha, least = options.alpha, options.min_records
+        return dirichlet(records.labels, len(sites), alpha, least, rng, capped=True)
 
-    def divide(labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
-        return capped_dirichlet(labels, len(view_of), options.alpha, options.min_records, rng)
+    def read(site: SiteId, held: tuple[int, ...]) -> ViewRecords:
+        del held  # the pool has every view; the others are left out afterwards
+        return pool.records.take(pool.partition[sites.index(site)])
 
-    return PooledViews(
-        limited, view_of=view_of, view_sizes=sizes, classes=classes, divide=divide, seed=seed, tied=tied
-    )
+    view_of, pool = options.view_of(seed), Pool(limited, divide, seed)
+    sites = tuple(view_of)
+    return ViewSites(read, view_of=view_of, view_sizes=sizes, classes=classes, tied=tied)
 
 
 def _known(
@@ -127,9 +130,7 @@ def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
     try:
         shapes = file.shapes()
     except DataError as error:
-        raise DataError(
-            error.message, remedy=f"{error.remedy}; or set data.view_sizes, so that it need not be read here"
-        ) from None
+        raise DataError(error.message, remedy=f"{error.remedy}; or set data.view_sizes") from None
     for view in views:
         if view not in shapes:
             raise file.has_no(view)
@@ -163,7 +164,6 @@ def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tu
     sites = file.sites(key, file.arrays(key)[key])
     if len(sites) != len(records.labels):
         raise DataError(
-            f"{options.path}: {key!r} does not have one entry per record",
-            remedy="name the site of every record",
+            f"{options.path}: {key!r} does not have one entry per record", remedy="name every record's site"
         )
     return records.take(np.flatnonzero(sites == site))

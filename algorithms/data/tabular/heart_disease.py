@@ -40,9 +40,7 @@ CENTRES = ("cleveland", "hungarian", "switzerland", "va")
 class HeartDiseaseOptions(DataOptions):
     """Options of ``heart-disease``."""
 
-    test_fraction: float = Field(
-        default=0.3, ge=0, le=0.9, description="the share of held-out records, 0 to 0.9"
-    )
+    test_fraction: float = Field(default=0.3, ge=0, le=0.9, description="the held-out share, 0 to 0.9")
     impute: Literal["median", "centre"] = Field(
         default="median", description='"median" (of the hospital) or "centre" (a public constant)'
     )

@@ -6,18 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    Alpha,
-    DataOptions,
-    MinRecords,
-    PatientColumn,
-    check_listed_sites,
-    named_sites,
-    refuse_repeated,
-    refuse_unknown,
-    refuse_unused_alpha,
-)
-from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.data import base
 from secfed.errors import ConfigError
 
 Cell = str | int | float
@@ -25,7 +14,7 @@ Cell = str | int | float
 ALWAYS_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
 
 
-class TableOptions(DataOptions):
+class TableOptions(base.DataOptions):
     """Options of ``csv``.
 
     Standardising by a site's own statistics needs no agreement but hides what differs *between* sites,
@@ -38,29 +27,19 @@ class TableOptions(DataOptions):
         default="by-column", description='"by-column", "iid" or "dirichlet"'
     )
     site_column: str | None = Field(default=None, description="the column that names a record's site")
-    sites: int | tuple[str, ...] = Field(
-        description="the sites: values of data.site_column, or a number for iid and dirichlet"
-    )
-    alpha: Alpha = 0.5
-    min_records: MinRecords = 10
-    patient_column: PatientColumn = None
+    sites: int | tuple[str, ...] = Field(description="an array of sites, or a number for iid and dirichlet")
+    alpha: base.Alpha = 0.5
+    min_records: base.MinRecords = 10
+    patient_column: base.PatientColumn = None
     label_column: str = Field(description="the column that holds the label")
-    label_above: float | None = Field(
-        default=None, description="a number: labels above it are positive (class 1)"
-    )
-    labels: tuple[Cell, ...] | None = Field(
-        default=None, description="an array of all labels, in class order"
-    )
+    label_above: float | None = Field(default=None, description="a number: labels above it are class 1")
+    labels: tuple[Cell, ...] | None = Field(default=None, description="an array of all labels in class order")
     feature_columns: tuple[str, ...] = Field(min_length=1, description="an array of column names")
     categorical: dict[str, tuple[Cell, ...]] = Field(
         default={}, description="a table: column to the array of all its categories (one-hot)"
     )
-    missing_values: tuple[Cell, ...] = Field(
-        default=(), description='an array of values that mean "missing" in any feature column'
-    )
-    zero_is_missing: tuple[str, ...] = Field(
-        default=(), description='an array of columns in which 0 means "missing"'
-    )
+    missing_values: tuple[Cell, ...] = Field(default=(), description='an array of values that mean "missing"')
+    zero_is_missing: tuple[str, ...] = Field(default=(), description='an array of columns: 0 is "missing"')
     missing_indicator: tuple[str, ...] = Field(
         default=(), description="an array of columns that get a second column: 1 where the value is missing"
     )
@@ -72,12 +51,12 @@ class TableOptions(DataOptions):
         default={}, description="a table: column to [centre, spread], the same at every site"
     )
     standardize: bool = Field(
-        default=True, description="true or false: scale the other columns by each site's own statistics"
+        default=True, description="true or false: scale the others by each site's own statistics"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_unused_alpha(self, self.partition)
+        base.refuse_unused_alpha(self, self.partition)
         self._check_sites()
         self._check_labels()
         self._check_columns()
@@ -90,7 +69,7 @@ class TableOptions(DataOptions):
                     "data.site_column: is missing",
                     remedy='name the column, or set data.partition = "iid" or "dirichlet"',
                 )
-            check_listed_sites(self.sites, "by-column")
+            base.check_listed_sites(self.sites, "by-column")
         elif not isinstance(self.sites, int) or self.sites < 1 or self.site_column is not None:
             raise ConfigError(
                 f"data.sites: {self.partition} divides the table among a number of simulated sites",
@@ -118,7 +97,7 @@ class TableOptions(DataOptions):
                     f"data.scale.{column}: needs a spread above 0 and a column that is not categorical",
                     remedy="write [centre, spread], for example age = [55, 10]",
                 )
-        refuse_repeated("feature_columns", "column", self.feature_columns)
+        base.refuse_repeated("feature_columns", "column", self.feature_columns)
         unscaled = [column for column in self.numeric_columns if column not in self.scale]
         if self.impute == "centre" and unscaled:
             raise ConfigError(
@@ -132,16 +111,7 @@ class TableOptions(DataOptions):
                 remedy="name a column that holds nothing but the patient",
             )
         for key in ("categorical", "scale", "zero_is_missing", "missing_indicator"):
-            refuse_unknown(key, "feature column", getattr(self, key), self.feature_columns)
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """The listed sites, or ``hospital-1`` and so on."""
-        return named_sites(self.sites)
-
-    @property
-    def names_patients(self) -> bool:
-        """Whether there is a column for them."""
-        return self.patient_column is not None
+            base.refuse_unknown(key, "feature column", getattr(self, key), self.feature_columns)
 
     @property
     def numeric_columns(self) -> tuple[str, ...]:

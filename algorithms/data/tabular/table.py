@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from secfed.algorithms.data.csv_rows import csv_rows
 from secfed.algorithms.data.pool import PooledData, divide_by
 from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, PreparedSites
+from secfed.algorithms.data.table_lines import csv_rows
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.unfit import refused, unfit
@@ -51,8 +51,7 @@ class Table:
                     # The last of equal names is kept; harmless where no key names it.
                     if header.count(column) > 1:
                         raise DataError(
-                            f"{self._path.name} has the column {column!r} twice",
-                            remedy="give every column a name of its own",
+                            f"{self._path.name} has the column {column!r} twice", remedy="rename one"
                         )
                 rows = []
                 for line, cells in numbered:

@@ -16,7 +16,7 @@ no other one. Errors name the site, the file and the array; never what stands th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,21 +108,24 @@ class _Records:
     """The arrays of one file, checked."""
 
     def __init__(self, kind: Kind, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
-        self.images = pixels(arrays["images"], f"{name}: 'images'") if "images" in arrays else None
-        self.texts = _texts(arrays["texts"], f"{name}: 'texts'") if "texts" in arrays else None
-        self.labels = integers(arrays["labels"], f"{name}: 'labels'") if "labels" in arrays else None
-        self.sources: Ids | None = None
-        self.patients: tuple[str, ...] | None = None
+        def checked(key: str, check: Callable[[NDArray[Any], str], Any]) -> Any:
+            return check(arrays[key], f"{name}: {key!r}") if key in arrays else None
+
+        self.images: Pixels | None = checked("images", pixels)
+        self.texts: Sequence[str] | None = checked("texts", _texts)
+        self.labels: Ids | None = checked("labels", integers)
+        self.sources: Ids | None = checked("sources", integers)
+        self.patients: tuple[str, ...] | None = checked("patients", _patients)
         images = 0 if self.images is None else len(self.images)
         rows = images if self.texts is None else len(self.texts)
-        if self.labels is not None and len(self.labels) != rows:
-            raise _uneven(name, "labels")
+        for key in ("labels", "sources", "patients"):
+            if key in arrays and len(arrays[key]) != rows:
+                raise DataError(
+                    f"{name}: {key!r} does not have one entry per row",
+                    remedy="a row is an image; at text sites a text, at pairs sites a caption",
+                )
         if kind == "pairs":
-            self.sources = self._checked_sources(arrays, name, images, rows)
-        if "patients" in arrays:
-            self.patients = _patients(arrays["patients"], f"{name}: 'patients'")
-            if len(self.patients) != rows:
-                raise _uneven(name, "patients")
+            self.sources = self._checked_sources(name, images, rows)
             self._check_one_patient_per_image(name, images)
 
     def content(self) -> list[str]:
@@ -132,35 +135,29 @@ class _Records:
         of_image = [hashlib.blake2b(image.tobytes(), digest_size=32).hexdigest() for image in self.images]
         return of_image if self.sources is None else [of_image[source] for source in self.sources.tolist()]
 
-    @staticmethod
-    def _checked_sources(arrays: Mapping[str, NDArray[Any]], name: str, images: int, rows: int) -> Ids:
-        if "sources" not in arrays:
+    def _checked_sources(self, name: str, images: int, rows: int) -> Ids:
+        sources = self.sources
+        if sources is None:
             if images != rows:
                 raise DataError(
                     f"{name}: 'images' and 'texts' do not have as many rows",
                     remedy="add the array sources: the position of the image that each caption describes",
                 )
             return np.arange(rows, dtype=np.int64)
-        sources = integers(arrays["sources"], f"{name}: 'sources'")
-        if len(sources) != rows:
-            raise _uneven(name, "sources")
         if rows and not 0 <= int(sources.min()) <= int(sources.max()) < images:
             raise DataError(
                 f"{name}: 'sources' has a position that no image has",
                 remedy="the first image is number 0, the last one the number of images less 1",
             )
         if len(np.unique(sources)) < images:
-            raise DataError(
-                f"{name}: some image has no caption in 'sources'", remedy="leave such images out of 'images'"
-            )
+            raise DataError(f"{name}: an image has no caption in 'sources'", remedy="leave it out of images")
         return sources
 
     def _check_one_patient_per_image(self, name: str, images: int) -> None:
         """Captions of one image must not be of two patients, or one of them could be held out alone."""
-        numbers = numbered(self.patients or ())
-        if self.sources is None or numbers is None:
+        if self.sources is None or self.patients is None:
             return
-        whose = np.array(numbers, dtype=np.int64)
+        whose = np.array(numbered(self.patients), dtype=np.int64)
         owner = np.zeros(images, dtype=np.int64)
         owner[self.sources] = whose
         if bool((owner[self.sources] != whose).any()):
@@ -175,8 +172,7 @@ def pixels(values: NDArray[Any], where: str) -> Pixels:
     colour = values.ndim == 4 and values.shape[3] == 3
     if values.dtype != np.uint8 or not (values.ndim == 3 or colour) or 0 in values.shape[1:]:
         raise DataError(
-            f"{where} are not images",
-            remedy="store [n, height, width] or [n, height, width, 3] numbers of type uint8",
+            f"{where} are not images", remedy="store [n, height, width] or [n, height, width, 3] uint8"
         )
     return values
 
@@ -229,8 +225,7 @@ def _normalised(images: Tensor, rules: Preparation) -> Tensor:
 def _texts(values: NDArray[Any], where: str) -> Sequence[str]:
     if values.ndim != 1 or values.dtype.kind != "U":
         raise DataError(
-            f"{where} is not one text per row",
-            remedy="store numpy.array(list_of_texts), without dtype=object",
+            f"{where} is not one text per row", remedy="store numpy.array(texts), without dtype=object"
         )
     texts: list[str] = values.tolist()
     for number, text in enumerate(texts):
@@ -248,13 +243,6 @@ def _patients(values: NDArray[Any], where: str) -> tuple[str, ...]:
         names = [str(value).strip() for value in values.tolist()]
     if len(names) != values.size or not all(name and is_unicode(name) for name in names):
         raise DataError(
-            f"{where} does not name a patient for every row", remedy="store [n] texts or integers, none empty"
+            f"{where} does not name every patient", remedy="store [n] integers or texts, none empty"
         )
     return tuple(names)
-
-
-def _uneven(name: str, array: str) -> DataError:
-    return DataError(
-        f"{name}: {array!r} does not have one entry per row",
-        remedy="a row is an image; at text sites a text, at pairs sites a caption",
-    )

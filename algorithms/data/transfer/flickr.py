@@ -14,8 +14,8 @@ Source: Krizhevsky, "Learning multiple layers of features from tiny images", 200
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from secfed.algorithms.data.images_and_texts import ImagesAndTexts, drawn
 from secfed.algorithms.data.multiview.files import ViewFile
 from secfed.algorithms.data.partition import (
     Partition,
+    Pool,
     check_enough,
     class_shares,
     cut,
@@ -37,6 +38,7 @@ from secfed.algorithms.data.partition import (
     iid,
     joined,
 )
+from secfed.algorithms.data.prepare import PreparedRecords
 from secfed.algorithms.data.table_lines import Line, read_table, table_inside
 from secfed.algorithms.data.tokens import words_of
 from secfed.algorithms.data.transfer.base import Kind, Samples, TransferSite, check_transfer
@@ -53,6 +55,7 @@ _CAPTIONS: Final = "captions.jsonl"
 _USE_PUBLISHED: Final = "use the published file"
 
 Ids = NDArray[np.int64]
+Labelled = tuple[PreparedRecords, PreparedRecords]  # training and held-out images or texts
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,6 @@ TEXTS: Final = {
 }
 
 
-@dataclass(frozen=True, repr=False)
-class _Part:
-    """Training or held-out records of a whole pool: images or texts."""
-
-    records: NDArray[Any]
-    labels: Ids
-
-
 # One image of the pool of pairs: the name of its file, where that stands, and its captions.
 _Captioned = tuple[str, str, tuple[str, ...]]
 
@@ -98,61 +93,59 @@ class FlickrTransfer(ImagesAndTexts):
         self.text_classes = len(self._texts.classes)
         self._options, self._seed = options, seed
         self._root = data_folder() if options.path is None else folder / options.path
+        self.pools: dict[Kind, Pool[Any, tuple[Partition, Partition]]] = {
+            "image": Pool(self._read_images, self._divider(options.image_sites), seed, "image"),
+            "text": Pool(self._read_texts, self._divider(options.text_sites), seed, "text"),
+            "pairs": Pool(self._read_pairs, self._divide_pairs, seed, "pairs"),
+        }
 
     def site(self, site_id: SiteId) -> TransferSite:
         """One site's share."""
         site_index(self.sites, site_id)
         kind = self.kind_of[site_id]
         index = [site for site, its in self.kind_of.items() if its == kind].index(site_id)
-        samples = {"image": self._labelled_images, "text": self._classified, "pairs": self._pairs}[kind]
-        return check_transfer(site_id, TransferSite(kind, samples(index, 0), samples(index, 1)), self)
-
-    @cached_property
-    def image_partition(self) -> tuple[Partition, Partition]:
-        """Positions of training and of held-out images, one array per image site each."""
-        return self._divided(self._image_pool, self._options.image_sites, "image")
-
-    @cached_property
-    def text_partition(self) -> tuple[Partition, Partition]:
-        """Positions of training and of held-out texts, one array per text site each."""
-        return self._divided(self._text_pool, self._options.text_sites, "text")
-
-    @cached_property
-    def pair_partition(self) -> tuple[Partition, Partition]:
-        """Positions of training and of held-out captioned images, one array per pairs site each."""
-        sites = self._options.pair_sites
-        check_enough(len(self._pair_pool[0]), sites, self._options.min_records)
+        of_kind: dict[Kind, Callable[[Any, Ids], Samples]] = {
+            "image": self._labelled_images,
+            "text": self._classified,
+            "pairs": self._pairs,
+        }
+        samples, pool = of_kind[kind], self.pools[kind]
         train, test = (
-            iid(len(pool), sites, 0, numpy_generator(self._seed, "partition", "pairs", part))
-            for pool, part in zip(self._pair_pool, ("train", "test"), strict=True)
+            samples(records, rows[index]) for records, rows in zip(pool.records, pool.partition, strict=True)
+        )
+        return check_transfer(site_id, TransferSite(kind, train, test), self)
+
+    def _divider(self, sites: int) -> Callable[[Any, np.random.Generator], tuple[Partition, Partition]]:
+        alpha, least = self._options.alpha, self._options.min_records
+        return lambda pool, rng: divide(pool[0].y, pool[1].y, sites, alpha, least, rng)
+
+    def _divide_pairs(self, pool: Any, rng: np.random.Generator) -> tuple[Partition, Partition]:
+        del rng  # the two parts have generators of their own
+        sites = self._options.pair_sites
+        check_enough(len(pool[0]), sites, self._options.min_records)
+        train, test = (
+            iid(len(entries), sites, 0, numpy_generator(self._seed, "partition", "pairs", part))
+            for entries, part in zip(pool, ("train", "test"), strict=True)
         )
         return train, test
 
-    def _divided(self, pool: tuple[_Part, _Part], sites: int, purpose: str) -> tuple[Partition, Partition]:
-        options, rng = self._options, numpy_generator(self._seed, "partition", purpose)
-        return divide(pool[0].labels, pool[1].labels, sites, options.alpha, options.min_records, rng)
+    def _labelled_images(self, pool: PreparedRecords, rows: Ids) -> Samples:
+        images = prepared_images(pool.x[rows], self._rules)
+        return Samples(images=images, labels=torch.from_numpy(pool.y[rows]))
 
-    def _labelled_images(self, index: int, part: int) -> Samples:
-        pool, rows = self._image_pool[part], self.image_partition[part][index]
-        images = prepared_images(pool.records[rows], self._rules)
-        return Samples(images, None, torch.from_numpy(pool.labels[rows]), None)
+    def _classified(self, pool: PreparedRecords, rows: Ids) -> Samples:
+        tokens = self._tokenizer.encode(pool.x[rows].tolist())
+        return Samples(tokens=tokens, labels=torch.from_numpy(pool.y[rows]))
 
-    def _classified(self, index: int, part: int) -> Samples:
-        pool, rows = self._text_pool[part], self.text_partition[part][index]
-        tokens = self._tokenizer.encode(pool.records[rows].tolist())
-        return Samples(None, tokens, torch.from_numpy(pool.labels[rows]), None)
-
-    def _pairs(self, index: int, part: int) -> Samples:
-        rows = self.pair_partition[part][index]
-        entries = [self._pair_pool[part][row] for row in rows.tolist()]
+    def _pairs(self, pool: list[_Captioned], rows: Ids) -> Samples:
+        entries = [pool[row] for row in rows.tolist()]
         with open_source(self._file(PAIRS), "data.path") as source:
             images = self._images([(image, where) for image, where, _ in entries], source)
         captions = [caption for _, _, of_image in entries for caption in of_image]
         sources = torch.arange(len(entries)).repeat_interleave(self._options.captions_per_image)
         return Samples(images, self._tokenizer.encode(captions), None, sources)
 
-    @cached_property
-    def _image_pool(self) -> tuple[_Part, _Part]:
+    def _read_images(self) -> Labelled:
         path = self._file(IMAGES)
         keys = [f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")]
         arrays = ViewFile(path).arrays(*keys)
@@ -162,11 +155,10 @@ class FlickrTransfer(ImagesAndTexts):
             labels = integers(arrays[f"{part}_labels"], f"{path.name}: '{part}_labels'")
             if len(images) != len(labels):
                 raise DataError(f"{path.name}: not one label per image", remedy=_USE_PUBLISHED)
-            parts.append(_Part(images, labels))
+            parts.append(PreparedRecords(images, labels))
         return parts[0], parts[1]
 
-    @cached_property
-    def _text_pool(self) -> tuple[_Part, _Part]:
+    def _read_texts(self) -> Labelled:
         known = self._texts
         pool: tuple[tuple[list[str], list[int]], tuple[list[str], list[int]]] = (([], []), ([], []))
         for line in read_table(self._file(known.file)):
@@ -178,12 +170,12 @@ class FlickrTransfer(ImagesAndTexts):
             texts.append(text)
             labels.append(known.classes.index(label))
         train, test = (
-            _Part(np.array(texts, dtype=object), np.array(labels, dtype=np.int64)) for texts, labels in pool
+            PreparedRecords(np.array(texts, dtype=object), np.array(labels, dtype=np.int64))
+            for texts, labels in pool
         )
         return train, test
 
-    @cached_property
-    def _pair_pool(self) -> tuple[list[_Captioned], list[_Captioned]]:
+    def _read_pairs(self) -> tuple[list[_Captioned], list[_Captioned]]:
         pool: dict[str, list[_Captioned]] = {"train": [], "test": []}
         for line in table_inside(self._file(PAIRS), _CAPTIONS):
             split = line.text("split")

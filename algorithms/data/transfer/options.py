@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -14,26 +15,35 @@ from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import ConfigError
 
-_KINDS: Final[tuple[Kind, ...]] = ("image", "text", "pairs")
+_KINDS: Final[Mapping[str, Kind]] = {"image_sites": "image", "text_sites": "text", "pair_sites": "pairs"}
 _NO_SITES: Final = 1  # classes of a kind that the study has no sites of: a classifier of none cannot be built
 
 
-class GroupOptions(DataOptions):
-    """How many simulated sites of each kind there are: ``image-1``, ``text-1``, ``pairs-1`` and so on."""
+class KindsOptions(DataOptions):
+    """Sites of three kinds, each listed or a number of simulated ones: ``image-1`` and so on."""
+
+    @property
+    def kind_of(self) -> dict[SiteId, Kind]:
+        """Every site in order, and what it holds: image sites, then text sites, then pairs sites."""
+        of_kind: dict[SiteId, Kind] = {}
+        for key, kind in _KINDS.items():
+            sites: int | tuple[SiteId, ...] = getattr(self, key)
+            if isinstance(sites, int):
+                sites = tuple(f"{kind}-{number}" for number in range(1, sites + 1))
+            of_kind |= dict.fromkeys(sites, kind)
+        return of_kind
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """All of them."""
+        return tuple(self.kind_of)
+
+
+class GroupOptions(KindsOptions):
+    """How many simulated sites of each kind there are."""
 
     image_sites: int = Field(default=6, ge=0, le=1000, description="the number of image sites, 0 to 1000")
     text_sites: int = Field(default=6, ge=0, le=1000, description="the number of text sites, 0 to 1000")
     pair_sites: int = Field(default=4, ge=1, le=1000, description="the number of pairs sites, 1 to 1000")
-
-    @property
-    def kind_of(self) -> dict[SiteId, Kind]:
-        """Every site in order, and what it holds."""
-        counts = zip(_KINDS, (self.image_sites, self.text_sites, self.pair_sites), strict=True)
-        return {f"{kind}-{number}": kind for kind, sites in counts for number in range(1, sites + 1)}
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """Image sites, then text sites, then pairs sites."""
-        return tuple(self.kind_of)
 
 
 class ScenesOptions(GroupOptions):
@@ -41,15 +51,13 @@ class ScenesOptions(GroupOptions):
 
     test_fraction: OfficialDivision = 0.0
     records: int = Field(
-        default=400, ge=1, le=1_000_000, description="training records of an image or text site, about"
+        default=400, ge=1, le=1_000_000, description="about so many records a site trains on"
     )
     pairs: int = Field(default=200, ge=1, le=1_000_000, description="training pairs of a pairs site, about")
     uneven: float = Field(
-        default=0.4, ge=0, le=0.9, description="how far sites' sizes lie from that, 0 (not at all) to 0.9"
+        default=0.4, ge=0, le=0.9, description="how far sites' sizes lie from that, 0 to 0.9"
     )
-    test_records: int = Field(
-        default=100, ge=0, le=1_000_000, description="held-out records of an image or text site"
-    )
+    test_records: int = Field(default=100, ge=0, le=1_000_000, description="records that a site holds out")
     test_pairs: int = Field(default=250, ge=0, le=1_000_000, description="held-out pairs of a pairs site")
 
 
@@ -87,7 +95,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
 
     path: str | None = Field(
         default=None,
-        description="the folder with the files, relative to the study file; left away, SECFED_DATA",
+        description="the folder of files, relative to the study, or SECFED_DATA",
     )
     texts: Literal["ag-news", "med-abstracts"] = Field(
         default="ag-news", description='what text sites hold: "ag-news" or "med-abstracts"'
@@ -98,9 +106,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
         le=0.9,
         description="the share of held-out texts, 0 to 0.9; images and pairs have an official division",
     )
-    captions_per_image: int = Field(
-        default=5, ge=1, le=5, description="how many captions of each image are used, 1 to 5"
-    )
+    captions_per_image: int = Field(default=5, ge=1, le=5, description="captions of an image in use, 1 to 5")
     alpha: BoundedAlpha = 0.5
     min_records: MinRecords = 10
 
@@ -110,7 +116,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
         return self
 
 
-class TransferFilesOptions(_ArrayOptions):
+class TransferFilesOptions(KindsOptions, _ArrayOptions):
     """Options of ``transfer-files``: a folder with one ``SITE.npz`` per site.
 
     Real sites have names, so there is a list of them per kind.
@@ -122,24 +128,12 @@ class TransferFilesOptions(_ArrayOptions):
     pair_sites: tuple[str, ...] = Field(min_length=1, description="an array: the names of the pairs sites")
     size: Size = 224
     image_classes: int | None = Field(
-        default=None, ge=2, le=1_000_000, description="the number of classes at image sites, 2 or more"
+        default=None, ge=2, le=1_000_000, description="classes at image sites, 2 or more"
     )
     text_classes: int | None = Field(
-        default=None, ge=2, le=1_000_000, description="the number of classes at text sites, 2 or more"
+        default=None, ge=2, le=1_000_000, description="classes at text sites, 2 or more"
     )
-    patients: bool = Field(
-        default=False, description="true (every file must name its patients) or false (a file may name them)"
-    )
-
-    @property
-    def kind_of(self) -> dict[SiteId, Kind]:
-        """Every site in order, and what it holds."""
-        names = zip(_KINDS, (self.image_sites, self.text_sites, self.pair_sites), strict=True)
-        return {site: kind for kind, sites in names for site in sites}
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """Image sites, then text sites, then pairs sites."""
-        return (*self.image_sites, *self.text_sites, *self.pair_sites)
+    patients: bool = Field(default=False, description="true (files must name patients) or false (they may)")
 
     @property
     def names_patients(self) -> bool:
@@ -154,7 +148,7 @@ class TransferFilesOptions(_ArrayOptions):
     @model_validator(mode="after")
     def _check_files(self) -> Self:
         listed: set[str] = set()
-        for key in ("image_sites", "text_sites", "pair_sites"):
+        for key in _KINDS:
             for site in getattr(self, key):
                 check_file_name(key, site)
                 if site.lower() in listed:  # some file systems hold SITE.npz and site.npz to be one file
@@ -165,9 +159,7 @@ class TransferFilesOptions(_ArrayOptions):
                 listed.add(site.lower())
         for key, sites in (("image_classes", self.image_sites), ("text_classes", self.text_sites)):
             if sites and getattr(self, key) is None:
-                raise ConfigError(
-                    f"data.{key}: is missing", remedy=f"set data.{key} to the number of classes, 2 or more"
-                )
+                raise ConfigError(f"data.{key}: is missing", remedy="set it to the number of classes")
             if not sites:
                 refuse_unused(self, [key], "without such sites", f"remove it, or list {key[:-8]} sites")
         return self

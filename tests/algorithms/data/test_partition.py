@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secfed.algorithms.data.image_text.partition import by_combination
-from secfed.algorithms.data.partition import capped_dirichlet, dirichlet, iid
+from secfed.algorithms.data.partition import dirichlet, iid
 from secfed.algorithms.data.prepare import split
 from secfed.algorithms.data.transfer import flickr
 from secfed.errors import ConfigError
@@ -27,6 +29,7 @@ def in_two_parts(divide):
     return lambda y, *rules: divide(y, y, *rules)[0]
 
 
+capped_dirichlet = partial(dirichlet, capped=True)
 EVERY_DIVISION = [dirichlet, capped_dirichlet, in_two_parts(by_combination), in_two_parts(flickr.divide)]
 
 

@@ -136,7 +136,7 @@ def test_every_preparation(impute: Any, shape: tuple[int, ...], more: bool) -> N
 
     def load(kept: list[int]) -> SiteData:
         records = PreparedRecords(x, y, extra).take(np.array(kept))
-        return prepare("north", records, rules, input_shape=width, classes=2, seed=4)
+        return prepare("north", records, Facts(("north",), rules, width, 2, 4))
 
     without_any(load)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from secfed.algorithms.data.memory import SiteTables
-from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare
+from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, prepare
 from secfed.algorithms.framework.datasets import LabelledData
 from secfed.errors import DataError
 from secfed.study.build import build_data
@@ -66,7 +66,7 @@ RNG = np.random.default_rng(0)
 
 def prepared(x: np.ndarray, rules: Preparation, y: np.ndarray | None = None, shape: tuple[int, ...] = (3,)):
     labels = np.arange(len(x)) % 2 if y is None else y
-    return prepare("north", PreparedRecords(x, labels), rules, input_shape=shape, classes=2, seed=4)
+    return prepare("north", PreparedRecords(x, labels), Facts(("north",), rules, shape, 2, 4))
 
 
 def test_standardising_uses_training_records_only():
@@ -146,8 +146,8 @@ def test_a_site_whose_records_are_all_held_out_is_an_error_that_names_it():
     [
         ([0, 1, 2, 0], "label outside the study's 2 classes"),
         ([0, 1, -1, 0], "label outside the study's 2 classes"),
-        ([0, 1, math.nan, 0], "labels that are not integers"),
-        ([0, 1, 0.5, 0], "labels that are not integers"),
+        ([0, 1, math.nan, 0], "labels that are no integers"),
+        ([0, 1, 0.5, 0], "labels that are no integers"),
         ([0, 1, 1], "not have one label per record"),
     ],
 )

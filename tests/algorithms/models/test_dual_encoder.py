@@ -13,7 +13,6 @@ from torch import nn
 from secfed.algorithms.models import encoder_libraries
 from secfed.algorithms.models.dual_encoder import DualEncoder, shapes_only
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
-from secfed.algorithms.models.encoder_libraries import bert_classes
 from secfed.config.schema import checked
 from secfed.errors import ConfigError
 from tests.algorithms.dual_encoder_case import (
@@ -165,27 +164,6 @@ def test_every_word_and_its_place_count() -> None:
     assert torch.equal(first[1:], text[1:])
 
 
-def test_text_features_equal_those_of_bert_called_the_default_way() -> None:
-    dual, (_, tokens) = model(), pairs()
-    config_class, model_class = bert_classes()
-    config = config_class(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=128,
-        max_position_embeddings=LENGTH,
-        type_vocab_size=1,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    bert = model_class(config, add_pooling_layer=False)
-    bert.load_state_dict(dual.text_encoder.state_dict())
-    words = tokens != 0
-    wanted = bert(input_ids=tokens, attention_mask=words.long()).last_hidden_state
-    assert torch.allclose(dual.text_encoder(tokens, words)[words], wanted[words], atol=1e-5)
-
-
 def test_attention_weights_are_those_of_the_alignment_block() -> None:
     dual, (images, tokens) = model(objective="mgca"), pairs()
     aligned, features = dual(images, tokens), dual.encode(images, tokens)
@@ -228,15 +206,6 @@ KEYS = [
 MOVES = [row for row in KEYS if row[1] not in ("prototypes", "mgca_frozen_rounds")]
 
 
-@pytest.mark.parametrize(("objective", "key", "published", "other"), KEYS)
-def test_the_keys_of_an_objective_have_the_published_values(
-    objective: str, key: str, published: object, other: object
-) -> None:
-    plain = checked(VisionLanguageOptions, {"name": "vision-language", "objective": objective}, "model")
-    assert getattr(plain, key) == published
-    assert getattr(options(objective=objective, **{key: other}), key) == other
-
-
 @pytest.mark.parametrize(("objective", "key", "published", "other"), MOVES)
 def test_the_keys_of_an_objective_reach_its_loss(
     objective: str, key: str, published: object, other: object
@@ -251,10 +220,12 @@ def test_the_keys_of_an_objective_reach_its_loss(
 
 
 @pytest.mark.parametrize(("objective", "key", "published", "other"), KEYS)
-def test_a_key_of_another_objective_is_refused(
+def test_a_key_has_its_published_value_and_is_refused_for_another_objective(
     objective: str, key: str, published: object, other: object
 ) -> None:
-    del other
+    table = {"name": "vision-language", "objective": objective}
+    assert getattr(checked(VisionLanguageOptions, table, "model"), key) == published
+    assert getattr(options(**{**table, key: other}), key) == other
     for chosen in set(OBJECTIVES) - {objective}:
         with pytest.raises(ConfigError, match=rf'model\.{key}: has no effect .*"{chosen}"') as error:
             options(objective=chosen, **{key: published})
@@ -278,11 +249,17 @@ def test_a_key_of_another_objective_is_refused(
         ("mgca_epsilon", 1e-7),
         ("mgca_sinkhorn_rounds", 0),
         ("mgca_frozen_rounds", -1),
+        ("size", "large"),
+        ("temperature", 0.0),
+        ("objective", "clip"),
+        ("pool", "max"),
     ],
 )
-def test_a_value_that_an_objective_cannot_use_is_refused_by_its_key(key: str, value: object) -> None:
+def test_a_value_that_cannot_be_used_is_refused_by_its_key(key: str, value: object) -> None:
+    owner = key.partition("_")[0]
+    chosen = {"objective": owner} if owner in OBJECTIVES else {}
     with pytest.raises(ConfigError, match=rf"model\.{key}"):
-        options(objective=key.partition("_")[0], **{key: value})
+        options(**{**chosen, key: value})
 
 
 def test_prototypes_stay_as_they_are_in_the_first_rounds() -> None:
@@ -301,14 +278,6 @@ def test_prototypes_stay_as_they_are_in_the_first_rounds() -> None:
 def test_images_that_patches_do_not_fill_are_refused(shape: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match=r"model\.size"):
         DualEncoder(options(), shape, LENGTH, VOCABULARY)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("size", "large"), ("temperature", 0.0), ("objective", "clip"), ("pool", "max")]
-)
-def test_options_outside_their_range_name_the_key(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"model\.{key}"):
-        options(**{key: value})
 
 
 @pytest.mark.parametrize("package", ["timm", "transformers"])

@@ -14,23 +14,13 @@ from secfed.algorithms.models.dual_encoder import DualEncoder, build
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.algorithms.models.encoder_libraries import bert_classes, timm_layers
 from secfed.errors import ConfigError
-
-LENGTH, VOCABULARY = 12, 30
-
-
-class Shapes:
-    """The public facts of a data set without records."""
-
-    def __init__(self, channels: int = 1) -> None:
-        self.image_shape = (channels, 16, 16)
-        self.text_length = LENGTH
-        self.vocabulary = VOCABULARY
+from tests.algorithms.dual_encoder_case import LENGTH, VOCABULARY, Shapes, pairs
 
 
-def loaded(folder: Path, *, channels: int = 1, **paths: str) -> DualEncoder:
+def loaded(folder: Path, **paths: str) -> DualEncoder:
     torch.manual_seed(0)
     options = VisionLanguageOptions(name="vision-language", **paths)  # type: ignore[arg-type]
-    return build(Shapes(channels), options, folder)  # type: ignore[arg-type]
+    return build(Shapes(), options, folder)  # type: ignore[arg-type]
 
 
 def vit(channels: int = 1, side: int = 16, depth: int = 2) -> nn.Module:
@@ -64,8 +54,8 @@ def bert(**changed: int) -> Any:
     ).eval()
 
 
-def images(channels: int = 1) -> torch.Tensor:
-    return torch.randn(3, channels, 16, 16, generator=torch.Generator().manual_seed(1))
+def images() -> torch.Tensor:
+    return pairs(3)[0]
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -92,9 +82,10 @@ def test_text_weights_give_the_features_of_the_first_layers_of_bert(tmp_path: Pa
     theirs = bert()
     theirs.save_pretrained(tmp_path / "bert")
     ours = loaded(tmp_path, text_weights="bert").text_encoder
-    tokens = torch.randint(1, VOCABULARY, (3, LENGTH), generator=torch.Generator().manual_seed(1))
-    wanted = theirs(input_ids=tokens, output_hidden_states=True).hidden_states[2]
-    assert torch.allclose(ours(tokens, tokens != 0), wanted, atol=1e-5)
+    tokens = pairs(3)[1]
+    words = tokens != 0
+    wanted = theirs(tokens, words.long(), output_hidden_states=True).hidden_states[2]
+    assert torch.allclose(ours(tokens, words)[words], wanted[words], atol=1e-5)
 
 
 def test_text_weights_with_old_names_are_the_same_weights(tmp_path: Path) -> None:
@@ -152,30 +143,32 @@ def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
         loaded(tmp_path, image_weights="evil.bin")
 
 
-def test_a_missing_parameter_is_named(tmp_path: Path) -> None:
-    torch.save(vit(depth=1).state_dict(), tmp_path / "vit.pth")
-    with pytest.raises(ConfigError, match=r"model\.image_weights: .*vit\.pth has no 'blocks\.1\."):
-        loaded(tmp_path, image_weights="vit.pth")
+def not_finite() -> nn.Module:
+    made = vit()
+    with torch.no_grad():
+        made.get_parameter("norm.bias")[3] = torch.nan
+    return made
 
 
-def test_another_shape_is_named_with_both_shapes(tmp_path: Path) -> None:
-    torch.save(vit(side=32).state_dict(), tmp_path / "vit.pth")
-    with pytest.raises(ConfigError, match=r"'prefix\.pos'.*\(1, 17, 64\).*\(1, 5, 64\)"):
-        loaded(tmp_path, image_weights="vit.pth")
-    torch.save(bert(vocab_size=VOCABULARY + 1).state_dict(), tmp_path / "bert.bin")
-    with pytest.raises(ConfigError, match=r"model\.text_weights: 'embeddings\.word_embeddings\.weight'"):
-        loaded(tmp_path, text_weights="bert.bin")
-
-
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    state = vit().state_dict()
-    state["norm.bias"][3] = torch.nan
-    torch.save(state, tmp_path / "vit.pth")
-    with pytest.raises(ConfigError, match=r"'norm\.bias'.*not numbers"):
-        loaded(tmp_path, image_weights="vit.pth")
-
-
-def test_shorter_position_tables_are_refused(tmp_path: Path) -> None:
-    torch.save(bert(max_position_embeddings=LENGTH - 1).state_dict(), tmp_path / "bert.bin")
-    with pytest.raises(ConfigError, match=r"position_embeddings.*\(11, 64\).*\(12, 64\)"):
-        loaded(tmp_path, text_weights="bert.bin")
+@pytest.mark.parametrize(
+    ("theirs", "says"),
+    [
+        (lambda: vit(depth=1), r"model\.image_weights: .*model\.pth has no 'blocks\.1\."),
+        (lambda: vit(side=32), r"'prefix\.pos'.*\(1, 17, 64\).*\(1, 5, 64\)"),
+        (not_finite, r"'norm\.bias'.*not numbers"),
+        (
+            lambda: bert(vocab_size=VOCABULARY + 1),
+            r"model\.text_weights: 'embeddings\.word_embeddings\.weight'",
+        ),
+        (
+            lambda: bert(max_position_embeddings=LENGTH - 1),
+            r"position_embeddings.*\(11, 64\).*\(12, 64\)",
+        ),
+    ],
+)
+def test_weights_of_another_network_are_refused_by_name(tmp_path: Path, theirs: Any, says: str) -> None:
+    made = theirs()
+    torch.save(made.state_dict(), tmp_path / "model.pth")
+    key = "text_weights" if hasattr(made, "embeddings") else "image_weights"
+    with pytest.raises(ConfigError, match=says):
+        loaded(tmp_path, **{key: "model.pth"})

@@ -3,11 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from secfed.algorithms.models.multiview import (
-    MultiviewModelOptions,
-    MultiviewNetwork,
-    MultiviewNetworks,
-)
+from secfed.algorithms.models.multiview import MultiviewModelOptions, MultiviewNetwork, MultiviewNetworks
 from secfed.errors import ConfigError
 
 
@@ -59,5 +55,5 @@ def test_a_network_that_holds_parameters_computes_what_they_say(network):
 def test_impossible_networks_are_refused():
     with pytest.raises(ConfigError, match=r"model\.hidden"):
         MultiviewNetworks((6, 5), MultiviewModelOptions(name="multiview", hidden=(8, 0)))
-    with pytest.raises(ConfigError, match="fewer than two views"):
+    with pytest.raises(ConfigError, match="has no two views"):
         MultiviewNetworks((6,), MultiviewModelOptions(name="multiview"))

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 
 from secfed.algorithms.framework.parameters import trainable, write_parameters
 from secfed.algorithms.losses.objective import infonce
@@ -30,7 +30,6 @@ from tests.algorithms.transfer_transformer_case import (
 
 PAPER_FACTS = TransferFacts((3, 224, 224), 40, 30522, 100, 4)
 PAPER = options(width=384, depth=12, heads=6, patch=16)
-MIB = 2**20
 
 
 @cache
@@ -140,34 +139,21 @@ def test_a_block_is_the_pre_norm_block_of_pytorch() -> None:
 # Padding
 
 
-def with_other_padding(mask: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits before and after the row of the padding token is changed."""
-    made = classifier("text", mask_padding=mask)
+@pytest.mark.parametrize("mask", [True, False])
+def test_padding_matters_only_without_the_mask(mask: bool) -> None:
+    made, full, short = classifier("text", mask_padding=mask), (texts() != 0).all(dim=1), texts()[:1, :5]
+    assert bool(full.any())
+    assert int((short == 0).sum()) == 1
     before = made(texts())
+    assert torch.allclose(made(short), before[:1], atol=1e-6) == mask
     with torch.no_grad():
         made.text.embed.token.weight[0] = torch.randn(16)
-    return before, made(texts())
-
-
-def test_with_the_mask_the_content_of_padding_changes_nothing() -> None:
-    before, after = with_other_padding(mask=True)
-    assert torch.equal(before, after)
-
-
-def test_without_the_mask_the_content_of_padding_matters() -> None:
-    before, after = with_other_padding(mask=False)
-    full = (texts() != 0).all(dim=1)
-    assert not torch.allclose(before[~full], after[~full], atol=1e-4)
+    after = made(texts())
     assert torch.equal(before[full], after[full])
-    assert bool(full.any())
-
-
-def test_with_the_mask_the_amount_of_padding_changes_nothing() -> None:
-    short = texts()[:1, :5]
-    assert int((short == 0).sum()) == 1
-    for mask, same in ((True, True), (False, False)):
-        made = classifier("text", mask_padding=mask)
-        assert torch.allclose(made(short), made(texts()[:1]), atol=1e-6) == same
+    if mask:
+        assert torch.equal(before, after)
+    else:
+        assert not torch.allclose(before[~full], after[~full], atol=1e-4)
 
 
 def test_the_first_token_is_attended_to_whatever_it_is() -> None:
@@ -217,18 +203,12 @@ def test_stochastic_depth_acts_in_training_only() -> None:
 # The start
 
 
-def test_all_towers_start_from_the_same_blocks() -> None:
+def test_models_start_from_the_same_blocks_embeddings_and_final_norm() -> None:
     states = initial(7, FACTS, options())
-    towers = [blocks(states["pairs"], "image"), blocks(states["pairs"], "text")]
-    towers += [blocks(states["image"], "image"), blocks(states["text"], "text")]
-    assert len(towers[0]) == 24
-    for tower in towers[1:]:
-        assert set(tower) == set(towers[0])
-        assert all(torch.equal(tower[name], towers[0][name]) for name in tower)
-
-
-def test_models_start_from_the_same_embeddings_and_final_norm() -> None:
-    states = initial(7, FACTS, options())
+    image, text = (blocks(states["pairs"], kind) for kind in MODALITIES)
+    assert len(image) == 24
+    assert set(image) == set(text)
+    assert all(torch.equal(image[name], text[name]) for name in image)
     for kind in MODALITIES:
         common = set(states[kind]) & set(states["pairs"])
         assert set(states[kind]) - common == {"head.weight", "head.bias"}
@@ -290,14 +270,6 @@ def test_training_is_the_same_twice_and_learns(kind: Modality) -> None:
         found.append(losses)
     assert found[0] == found[1]
     assert found[0][-1] < 0.5 * found[0][0]
-
-
-# The loss of the sites with pairs
-
-
-def rows(count: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return normalize(torch.randn(count, 32, generator=generator, dtype=torch.float64), dim=1)
 
 
 # Refusals

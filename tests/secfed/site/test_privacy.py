@@ -245,7 +245,7 @@ def test_replacing_one_record_changes_no_other_prepared_record(monkeypatch: pyte
     chosen = study(data='partition = "iid"')
     original = build_data(chosen).site("hospital-1")  # type: ignore[attr-defined]
     load = pool._load_breast_cancer
-    position = int(build_data(chosen).partition[0][3])  # type: ignore[attr-defined]
+    position = int(build_data(chosen).pool.partition[0][3])  # type: ignore[attr-defined]
 
     def changed(options: pool.PoolOptions) -> Any:
         records = load(options)

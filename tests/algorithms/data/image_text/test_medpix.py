@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from secfed.algorithms.data.image_text.medpix import FINDINGS, LOCATIONS, MedpixOptions, medpix
+from secfed.algorithms.data.image_text.partition import combination
 from secfed.config.schema import checked
 from secfed.errors import ConfigError, DataError
+from tests.algorithms.image_text_case import mean_total_variation
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -55,7 +57,7 @@ def test_every_image_goes_to_one_hospital(little, shift):
     parts = [data.site(site) for site in data.sites]
     assert sum(len(part.train) for part in parts) == 60
     assert sum(len(part.test) for part in parts) == 10
-    for train in data.partition:
+    for train in data.pool.partition:
         rows = np.concatenate(train)
         assert np.array_equal(np.sort(rows), np.arange(len(rows)))
 
@@ -65,7 +67,6 @@ def test_a_shift_by_location_gives_one_part_of_the_body_to_each(little):
     for site, location in zip(data.sites, LOCATIONS, strict=True):
         for pairs in (data.site(site).train, data.site(site).test):
             assert labels(pairs, FINDINGS[2:]) == {location.lower()}
-    assert data.total_variation == 1
 
 
 def test_a_shift_by_type_gives_ct_to_some_and_mr_to_the_others(little):
@@ -106,8 +107,8 @@ def test_the_real_archive_at_five_hospitals(shared_data):
     data = load(Path(), path=str(shared_data / "medpix2_160.zip"), size=32)
     sites = [data.site(site) for site in data.sites]
     assert sum(len(site.train) for site in sites) == 1653
-    assert sum(len(rows) for rows in data.partition[1]) == 397
+    assert sum(len(rows) for rows in data.pool.partition[1]) == 397
     assert all(len(site.test.tokens.unique(dim=0)) == len(site.test) for site in sites)
-    assert 0.2 < data.total_variation < 0.8
+    assert 0.2 < mean_total_variation([combination(site.train.findings.numpy()) for site in sites]) < 0.8
     images = torch.cat([site.train.images for site in sites])
     assert torch.allclose(images.mean(dim=(1, 2, 3)), torch.zeros(1653), atol=1e-4)

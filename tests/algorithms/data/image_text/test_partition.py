@@ -2,14 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from secfed.algorithms.data.image_text.partition import (
-    by_combination,
-    by_value,
-    combination,
-    mean_total_variation,
-)
+from secfed.algorithms.data.image_text.partition import by_combination, by_value, combination
+from tests.algorithms.image_text_case import mean_total_variation
 
 
 def findings(n: int, seed: int = 0):
@@ -54,12 +49,3 @@ def test_total_variation_falls_with_alpha_and_is_the_published_one_at_degree_one
 def test_whole_classes_go_to_sites():
     labels = np.array([0, 1, 0, 0, 1, 2, 0])
     assert [rows.tolist() for rows in by_value(labels, [[0, 2], [1], [2]])] == [[0, 3], [1, 4], [2, 5, 6]]
-
-
-def test_total_variation_of_known_mixtures():
-    assert mean_total_variation([[0, 0], [1, 1]]) == 1
-    assert mean_total_variation([[0, 1], [1, 0]]) == 0
-    assert mean_total_variation({"a": [0, 0, 0, 1], "b": [0, 1, 1, 1]}) == pytest.approx(0.5)
-    assert mean_total_variation([[0], [1], [1]]) == pytest.approx(2 / 3)
-    assert mean_total_variation([torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1, 1], [1, 0]])]) == 0.5
-    assert mean_total_variation([[0, 1], []]) == 0

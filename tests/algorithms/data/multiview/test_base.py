@@ -189,7 +189,7 @@ class TestSitesOfTheFile:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"X2": None}, "has no array 'X2'.*it has X1, Y"),
+        ({"X2": None}, "has no array 'X2'.*known: X1, Y"),
         ({"Y": None}, "has no array 'Y'"),
         ({"X2": X2[:-1]}, "'X2' does not have one row for each label.*transpose"),
         ({"Y": Y + 0.5}, "'Y' are not integers"),
@@ -245,7 +245,7 @@ def test_a_file_with_a_wrong_byte_anywhere_is_used_or_an_error_that_names_it(tmp
     assert refused > len(content) / 23 / 2
     path.write_bytes(content[:100])
     with pytest.raises(DataError, match=f"{name} is damaged"):
-        multiview(given, 1, tmp_path)._pool if view_sizes else multiview(given, 1, tmp_path)
+        multiview(given, 1, tmp_path).site("hospital-1")
 
 
 def test_no_error_says_how_many_records_a_hospital_has(save):

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from secfed.algorithms.data.multiview.partition import drawn_views, single_view_count
-from secfed.algorithms.data.partition import capped_dirichlet, first_per_class
+from secfed.algorithms.data.multiview.options import drawn_views, single_view_count
+from secfed.algorithms.data.partition import dirichlet, first_per_class
 
 SITES = tuple(f"hospital-{number}" for number in range(1, 25))
 
@@ -19,6 +21,9 @@ def test_the_published_numbers_of_multi_and_single_view_sites(sites, two_to_one,
     for ratio, (multi, single) in (("2:1", two_to_one), ("1:1", even), ("1:2", one_to_two)):
         assert single_view_count(sites, ratio) == single
         assert sites - single_view_count(sites, ratio) == multi
+
+
+capped_dirichlet = partial(dirichlet, capped=True)
 
 
 def test_the_last_sites_hold_one_view_each_and_the_seed_alone_says_which():

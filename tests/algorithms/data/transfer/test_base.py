@@ -67,12 +67,12 @@ def with_token(row: int, column: int, token: int) -> torch.Tensor:
         ("i", {"images": IMAGES[:, :1]}, r"have images of shape \(1, 4, 4\)"),
         ("i", {"images": IMAGES.double()}, "torch.float64"),
         ("i", {"images": IMAGES / 0}, "contain NaN or infinite pixels"),
-        ("i", {"labels": torch.tensor([0])}, "do not have one int64 label each"),
-        ("i", {"labels": torch.tensor([0.0, 1.0])}, "do not have one int64 label each"),
+        ("i", {"labels": torch.tensor([0])}, "do not have one label each"),
+        ("i", {"labels": torch.tensor([0.0, 1.0])}, "have labels of shape .* and type torch.float32"),
         ("i", {"labels": torch.tensor([0, 4])}, "a label outside the study's 4 classes"),
         ("t", {"labels": torch.tensor([0, 1, 2])}, "a label outside the study's 2 classes"),
         ("t", {"labels": torch.tensor([0, -1, 1])}, "a label outside the study's 2 classes"),
-        ("t", {"tokens": TOKENS[:, :4]}, r"have texts of shape \(4,\)"),
+        ("t", {"tokens": TOKENS[:, :4]}, r"have tokens of shape \(4,\)"),
         ("t", {"tokens": TOKENS.int()}, "torch.int32"),
         ("t", {"tokens": with_token(0, 1, 9)}, "a token outside the vocabulary of 9"),
         ("t", {"tokens": with_token(0, 1, -1)}, "a token outside the vocabulary of 9"),
@@ -108,7 +108,7 @@ def test_a_site_of_another_kind_or_name_is_refused():
 
 
 def test_patients_are_given_for_every_row_or_for_none():
-    with pytest.raises(DataError, match="'p' does not have one patient per training record"):
+    with pytest.raises(DataError, match="'p': training records do not have one patient each"):
         check_transfer("p", site("p", train_patients=(0, 1)), FACTS)  # one per image is not one per caption
 
 

@@ -186,13 +186,13 @@ def test_the_real_files(shared_data, monkeypatch, texts):
         checked(FlickrTransferOptions, {"name": "flickr-transfer", "texts": texts}, "data"), 1, Path()
     )
     total = {"ag-news": 7600, "med-abstracts": 2888}[texts]
-    train, test = (sum(map(len, part)) for part in data.text_partition)
+    train, test = (sum(map(len, part)) for part in data.pools["text"].partition)
     assert train + test == total
     assert 0.17 < test / total < 0.23
     assert len(data.site("text-1").train) >= 10
     if texts == "ag-news":
-        assert [sum(map(len, part)) for part in data.image_partition] == [2400, 600]
-        assert [sum(map(len, part)) for part in data.pair_partition] == [2000, 500]
+        assert [sum(map(len, part)) for part in data.pools["image"].partition] == [2400, 600]
+        assert [sum(map(len, part)) for part in data.pools["pairs"].partition] == [2000, 500]
         for site_id in ("image-1", "pairs-1"):
             site = data.site(site_id)
             shown = [{image.numpy().tobytes() for image in part.images} for part in (site.train, site.test)]
