@@ -32,7 +32,7 @@ from secfed.algorithms.data.transfer.base import Kind, TransferData, TransferSit
 from secfed.algorithms.fedcola.options import FedColaOptions, check_privacy
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan, FedColaStage
 from secfed.algorithms.fedcola.server import FedColaServer
-from secfed.algorithms.fedcola.site import FedColaSite, score
+from secfed.algorithms.fedcola.site import FedColaSite
 from secfed.algorithms.framework.base import Metrics, SiteId
 from secfed.algorithms.framework.datasets import check_pairs
 from secfed.algorithms.framework.parameters import check_shapes
@@ -120,6 +120,8 @@ class FedCola(PlannedStages[FedColaStage]):
         networks = {kind: plan.network(kind, part_of(model, f"{kind}/"), device) for kind in plan.kinds}
         scores = {}
         for site, kind in plan.kind_of.items():
-            sums = score(networks[kind], self.site_data(site).test, self.options.gallery, device)
+            sums = transfer_scores.score(
+                networks[kind], self.site_data(site).test, self.options.gallery, device
+            )
             scores[site] = transfer_scores.finish(kind, sums)
         return scores

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from secfed.algorithms.data.transfer.base import Samples, TransferSite
+from secfed.algorithms.data.transfer.base import TransferSite
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan
 from secfed.algorithms.framework.base import SiteId, SiteProgram
 from secfed.algorithms.framework.local_training import fit
@@ -21,7 +21,7 @@ from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.metrics.score_grid import on_grid
 from secfed.algorithms.models.gated_linear import fuse, gate
-from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
+from secfed.algorithms.models.transfer_transformer import Classifier
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import MalformedMessage, WrongState
@@ -199,17 +199,8 @@ class FedColaSite(SiteProgram):
 
     def _score(self, received: State) -> Summands:
         network = self._plan.network(self._kind, received, self._device)
-        sums = score(network, self._held_out, self._options.gallery, self._device)
+        sums = transfer_scores.score(network, self._held_out, self._options.gallery, self._device)
         return on_grid(sums, sums)
-
-
-def score(
-    network: Classifier | PairEncoder, held_out: Samples, gallery: int, device: torch.device
-) -> dict[str, float]:
-    """What one site adds to the sum of its group's scores."""
-    if isinstance(network, PairEncoder):
-        return transfer_scores.score_pairs(network, held_out, gallery, device)
-    return transfer_scores.score_classifier(network.kind, network, held_out, device)
 
 
 def _cross_entropy(network: nn.Module, batch: Batch) -> torch.Tensor:

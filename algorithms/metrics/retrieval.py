@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from secfed.algorithms.data.image_text.base import Pairs
-from secfed.algorithms.metrics.loss_cap import capped
-from secfed.algorithms.metrics.score_grid import mean_over_sites
-from secfed.errors import ConfigError, RangeError
+from secfed.algorithms.metrics.score_grid import capped, mean_over_sites
+from secfed.errors import RangeError
 from secfed.wire.layout import Field
 from secfed.wire.parts import all_finite
 
@@ -81,8 +80,6 @@ def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, flo
 
 def batches(pairs: int, batch: int) -> Iterator[slice]:
     """The rows of each complete batch; of one smaller batch where there is no complete one."""
-    if batch < 1:
-        raise ConfigError(f"a retrieval batch has at least one pair, not {batch}", remedy="64 is usual")
     if 0 < pairs < batch:
         yield slice(0, pairs)
     for start in range(0, pairs - batch + 1, batch):

@@ -47,7 +47,8 @@ from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.registry import register
-from secfed.algorithms.losses.vlp import ema_merge, ema_scale, ldawa_cosines, moon_loss
+from secfed.algorithms.losses.contrastive import model_contrast
+from secfed.algorithms.losses.vlp import ema_merge, ema_scale, ldawa_cosines
 from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
 from secfed.algorithms.vision_language.plan import JOINT, Stage
@@ -81,10 +82,11 @@ class VlpFedAvg(VlpAlgorithm):
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """One stage, which trains and sums everything."""
-        del round_number
-        steps = self.options.local_steps
+        everything, steps = self.names, self.options.local_steps
         return (
-            self.training_stage(JOINT, summed=self.names, steps=steps, exchange=UPDATE, reports_loss=True),
+            self.training_stage(
+                round_number, JOINT, summed=everything, steps=steps, exchange=UPDATE, reports_loss=True
+            ),
         )
 
 
@@ -212,9 +214,11 @@ class VlpMoonSite(VlpSite):
             aligned = model(*batch)
             with torch.no_grad():
                 z_global, z_previous = near(*batch).image, far(*batch).image
-            models = moon_loss(aligned.image, z_global, z_previous, options.contrast_temperature)
+            models = model_contrast(
+                aligned.image, z_global, z_previous, temperature=options.contrast_temperature
+            )
             total: torch.Tensor = model.objective(aligned).total
-            return total + options.contrast * models
+            return total + options.contrast * models.mean()
 
         return contrasted
 

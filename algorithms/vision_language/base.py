@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, cast
 
@@ -151,6 +152,7 @@ class VlpAlgorithm(Staged[Stage]):
 
     def training_stage(
         self,
+        round_number: int,
         name: str,
         *,
         summed: Sequence[str],
@@ -161,9 +163,13 @@ class VlpAlgorithm(Staged[Stage]):
         measures: Measures | None = None,
         reports_loss: bool = False,
     ) -> Stage:
-        """A stage whose updates are summed; by default it trains what it sums."""
-        protection = self.setting.study.protection
+        """A stage whose updates are summed; by default it trains what it sums, and nothing that is frozen."""
+        protection, frozen = self.setting.study.protection, self.frozen_names(round_number)
         shapes = dict(self.shapes.named_parameters())
+        summed, trained = (
+            tuple(one for one in names if one not in frozen)
+            for names in (summed, summed if trained is None else trained)
+        )
         fields = [
             Field(f"update/{name}", tuple(shapes[name].shape), protection.bound, protection.bits)
             for name in summed
@@ -175,8 +181,8 @@ class VlpAlgorithm(Staged[Stage]):
         return Stage(
             name,
             self._exchange(exchange or name, fields),
-            summed=tuple(summed),
-            trained=tuple(summed if trained is None else trained),
+            summed=summed,
+            trained=trained,
             steps=steps,
             weighted=weighted,
             measures=measures if self.rule is not None else None,
@@ -200,14 +206,15 @@ class VlpAlgorithm(Staged[Stage]):
         return self._stages[round_number]
 
     def _round(self, round_number: int, *, closing: bool) -> tuple[Stage, ...]:
-        frozen = self.frozen_names(round_number)
-        stages = () if closing else tuple(stage.without(frozen) for stage in self.round_stages(round_number))
+        stages = () if closing else tuple(self.round_stages(round_number))
         if self._metrics == "withheld" or not (closing or self.options.evaluate == "every"):
             return stages
         # A site's noise covers a whole exchange, so what leaves without noise has one of its own.
         if closing or self._site_level:
             return (Stage(EVALUATE, self._exchange(EVALUATE, retrieval.fields())), *stages)
-        return (stages[0].with_fields(retrieval.fields()), *stages[1:])
+        first, *others = stages
+        fields = (*first.exchange.layout.fields, *retrieval.fields())
+        return (replace(first, exchange=self._exchange(first.exchange.name, fields)), *others)
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Fields of evaluation, where the study has ``[privacy]``."""

@@ -102,7 +102,6 @@ class FedDra(VlpAlgorithm):
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """Weights, alignment modules, everything; see the module."""
-        del round_number
         options = self.options
         source = options.loss_source if self.rule is not None else None
         stages = [self.weights_stage()] if source == "global" else []
@@ -120,6 +119,7 @@ class FedDra(VlpAlgorithm):
                 measures = "trained"
             stages.append(
                 self.training_stage(
+                    round_number,
                     name,
                     summed=names,
                     steps=steps,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -24,13 +24,15 @@ from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.losses.vlp import anchor_loss, guidance_contrast
 from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.vision_language.base import VlpAlgorithm
-from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
 from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import State
 from secfed.wire.parts import is_finite, otherwise
+
+if TYPE_CHECKING:
+    from secfed.algorithms.vision_language.fedrgb import FedRgbOptions
 
 ENCODER: Final = "encoder"
 TEACHER: Final = "teacher"

@@ -11,7 +11,7 @@ from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
 from secfed.algorithms.losses.features import Aligned, Features
-from secfed.algorithms.losses.image_text import make_objective
+from secfed.algorithms.losses.objective import make_objective
 from secfed.algorithms.vision_language.averaging import (
     VlpFedAvg,
     VlpFedAvgOptions,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from secfed.algorithms.framework.datasets import SiteData
-from secfed.algorithms.metrics.loss_cap import LOSS_CAP
+from secfed.algorithms.metrics.score_grid import LOSS_CAP
 from secfed.errors import ConfigError, DataError, MalformedMessage, RangeError, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study

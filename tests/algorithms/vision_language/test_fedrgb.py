@@ -13,8 +13,7 @@ from secfed.algorithms.framework.server_state import part_of
 from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.losses.vlp import anchor_loss
 from secfed.algorithms.vision_language import fedrgb_site
-from secfed.algorithms.vision_language.fedrgb import FedRgb
-from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
+from secfed.algorithms.vision_language.fedrgb import FedRgb, FedRgbOptions
 from secfed.algorithms.vision_language.stage import contrastive_batches, train_only
 from secfed.config.schema import checked
 from secfed.errors import ConfigError

@@ -20,8 +20,7 @@ from secfed.algorithms.vision_language.averaging import (
     VlpMoon,
     VlpMoonOptions,
 )
-from secfed.algorithms.vision_language.fedrgb import FedRgb
-from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
+from secfed.algorithms.vision_language.fedrgb import FedRgb, FedRgbOptions
 from secfed.config.schema import checked
 from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian, Skellam
 from secfed.dp.accounting.unit import Adjacency
