@@ -11,7 +11,7 @@ from torch import nn
 
 from secfed.algorithms.data.transfer.base import TransferSite
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan
-from secfed.algorithms.framework.base import SiteId, SiteProgram
+from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.local_training import fit
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
@@ -116,8 +116,7 @@ class FedColaSite(SiteProgram):
             "loss": weight * loss,
             **settled,
         }
-        names = [field.name for field in exchange.layout.fields]
-        return {name: summands[name] for name in names if name in summands}
+        return fitting(exchange, summands)
 
     def _weight(self) -> float:
         options = self._options

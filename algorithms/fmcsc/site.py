@@ -18,7 +18,7 @@ from secfed.algorithms.fmcsc.laplace import laplace
 from secfed.algorithms.fmcsc.mutual_information import BINS, mutual_information
 from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
 from secfed.algorithms.fmcsc.scoring import SiteScoring, loaded_pair, saved_pair
-from secfed.algorithms.framework.base import SiteId, SiteProgram
+from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.local_training import fit
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import torch_generator
@@ -110,8 +110,7 @@ class FmcscSite(SiteProgram):
         elif stage.kind == "moments":
             known = {f"sites/{name}": float(at == self.group) for at, name in enumerate(plan.groups)}
             known["records"] = float(self._records if stage.group == self.group else 0)
-        names = {field.name for field in exchange.layout.fields}
-        return {name: value for name, value in known.items() if name in names}
+        return fitting(exchange, known)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Train for a group, or take a step of scoring; what fails is left out."""
@@ -121,8 +120,7 @@ class FmcscSite(SiteProgram):
             received = part_of(broadcast, plan.groups[stage.group] + "/")
             work = self._train if stage.kind == "train" else self._pretrain
             summands = {**work(_Task(round_number, stage, received)), **settled}
-            names = [field.name for field in exchange.layout.fields]
-            return {name: summands[name] for name in names if name in summands}
+            return fitting(exchange, summands)
         received = part_of(broadcast, plan.groups[self.group] + "/")
         if received:
             # Records without features count as the origin; see the module on k-means.

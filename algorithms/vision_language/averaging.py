@@ -1,9 +1,8 @@
 """Federated averaging for vision-language pre-training, and its variants: the baselines of FedDRA and FedRGB.
 
-Every round, each site trains the whole received model and adds its update; the server moves the model by the
-mean over the survivors, with equal weights, as the papers on vision-language pre-training average. The
-training objective is the same for all: what the variants' papers have beside it (self-supervised branches) is
-left out.
+Every round, each site trains the whole received model, and the server moves it by the mean update of the
+survivors. The training objective is the same for all: the self-supervised branches of the variants' papers
+are left out.
 
 ``vlp-fedprox`` pulls every step back to the received model (see
 :mod:`secfed.algorithms.federated_averaging.fedprox`); under AdamW the pull enters as part of the gradient.
@@ -12,21 +11,14 @@ left out.
 
     m W_k + (1 - m) W_g,   m = min(k ||W_g - W_k||, 1)
 
-where W_k is what its own training gave the last time: the further it is from the others, the more of itself
-it keeps. The scale k is fixed once, when the site first has both models, so that m is ``autoscale`` then.
-Every site sends its trained model minus the received one; the server's model becomes the mean of the trained
-models.
+where W_k is what its own training gave the last time. The scale k is fixed once, when the site first has
+both models, so that m is ``autoscale`` then.
 
-``vlp-fedldawa``: after some warm-up rounds of plain averaging, the new model is, for every parameter tensor
-l,
+``vlp-fedldawa``: after some warm-up rounds of plain averaging, a site sends c W_k - W_g for every parameter
+tensor, with c = cos(W_k, W_g), which the server never learns.
 
-    W^l = (1/n) sum_k c_k^l W_k^l,   c_k^l = cos(W_k^l, W_g^l)
-
-A site knows both models, so it computes c itself and sends c W_k - W_g: the server learns no c.
-
-``vlp-fedmoon``: an image's embedding should resemble that of the received model rather than that of this
-site's own model of the round before. A site without such a model (also for ``vlp-fedema``) does federated
-averaging.
+``vlp-fedmoon``: an image's embedding should resemble the received model's rather than that of this site's own
+model of the round before. A site without one (also for ``vlp-fedema``) does federated averaging.
 
 Source: McMahan et al., AISTATS 2017, Algorithm 1; Li et al., MLSys 2020, Algorithm 2; Zhuang, Wen, Zhang,
 "Divergence-aware Federated Self-Supervised Learning", ICLR 2022, equations (3) to (5); Rehman et al.,

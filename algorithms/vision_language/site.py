@@ -12,7 +12,7 @@ from torch import nn
 
 from secfed.algorithms.dro.answer import DroAnswer
 from secfed.algorithms.dro.site import SiteWeight
-from secfed.algorithms.framework.base import SiteId, SiteProgram
+from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.framework.server_state import MODEL, copies, model_of, part_of
@@ -125,8 +125,7 @@ class VlpSite(SiteProgram):
         for part in parts:
             summands.update(otherwise({}, part, round_number, stage, received))
         summands.update(self.settled(round_number, exchange))
-        names = [field.name for field in exchange.layout.fields]
-        return {name: summands[name] for name in names if name in summands}
+        return fitting(exchange, summands)
 
     # --- what subclasses change ---
 
