@@ -20,6 +20,7 @@ from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.metrics.score_grid import on_grid
+from secfed.algorithms.metrics.transfer_scores import required
 from secfed.algorithms.models.gated_linear import fuse, gate
 from secfed.algorithms.models.transfer_transformer import Classifier
 from secfed.dp.training.losses import Batch, DeclaredLoss
@@ -54,7 +55,9 @@ class FedColaSite(SiteProgram):
         rows = self._private_rows()
         patients = None if self._patients is None else tuple(self._patients[row] for row in rows.tolist())
         options = self._options
-        passes = self._plan.training_rounds(self._site_id) * options.local_epochs
+        rounds = range(1, self._plan.rounds + 1)
+        trains = sum(self._site_id in self._plan.sampled(self._kind, number) for number in rounds)
+        passes = trains * options.local_epochs
         privacy.plan(Phase(TRAIN, len(rows), options.batch_size, passes, patients=patients))
         self._privacy = privacy
 
@@ -124,8 +127,6 @@ class FedColaSite(SiteProgram):
             return 1.0
         return min(len(self._train_samples), options.weight_cap) / options.weight_cap
 
-    # --- training ---
-
     def _train(self, round_number: int, broadcast: State) -> tuple[State, float]:
         options, plan, seed = self._options, self._plan, self._seed
         received = part_of(broadcast, MODEL)
@@ -174,15 +175,11 @@ class FedColaSite(SiteProgram):
 
     def _rows(self, rows: torch.Tensor) -> Batch:
         samples = self._train_samples
-        if self._kind == "image":
-            parts = (_required(samples.images)[rows], _required(samples.labels)[rows])
-        elif self._kind == "text":
-            parts = (_required(samples.tokens)[rows], _required(samples.labels)[rows])
+        if self._kind == "pairs":
+            parts = required(samples.images)[required(samples.sources)[rows]], required(samples.tokens)[rows]
         else:
-            parts = (
-                _required(samples.images)[_required(samples.sources)[rows]],
-                _required(samples.tokens)[rows],
-            )
+            inputs = samples.images if self._kind == "image" else samples.tokens
+            parts = required(inputs)[rows], required(samples.labels)[rows]
         return tuple(part.to(self._device) for part in parts)
 
     def _private_rows(self) -> torch.Tensor:
@@ -190,11 +187,9 @@ class FedColaSite(SiteProgram):
         if self._kind != "pairs":
             return torch.arange(len(self._train_samples))
         first: dict[int, int] = {}
-        for row, image in enumerate(_required(self._train_samples.sources).tolist()):
+        for row, image in enumerate(required(self._train_samples.sources).tolist()):
             first.setdefault(image, row)
         return torch.tensor(sorted(first.values()), dtype=torch.int64)
-
-    # --- scores ---
 
     def _score(self, received: State) -> Summands:
         network = self._plan.network(self._kind, received, self._device)
@@ -204,9 +199,3 @@ class FedColaSite(SiteProgram):
 
 def _cross_entropy(network: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(network(batch[0]), batch[1], reduction="none")
-
-
-def _required(part: torch.Tensor | None) -> torch.Tensor:
-    if part is None:  # check_transfer refuses such records
-        raise WrongState("the site's records lack what its kind has")
-    return part

@@ -69,7 +69,7 @@ def score(
     if isinstance(network, PairEncoder):
         image = _outputs(network.encode_images, held_out.images, device)
         text = _outputs(network.encode_texts, held_out.tokens, device)
-        shares = recall(image, text, _given(held_out.sources), gallery)
+        shares = recall(image, text, required(held_out.sources), gallery)
     else:
         logits = _outputs(network, held_out.images if kind == "image" else held_out.tokens, device)
         finite = torch.isfinite(logits).all(dim=1)
@@ -82,12 +82,13 @@ def _outputs(
     model: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor | None, device: torch.device
 ) -> torch.Tensor:
     with torch.no_grad():
-        return torch.cat([model(rows.to(device)).cpu() for rows in torch.split(_given(inputs), _ROWS)])
+        return torch.cat([model(rows.to(device)).cpu() for rows in torch.split(required(inputs), _ROWS)])
 
 
-def _given(part: torch.Tensor | None) -> torch.Tensor:
+def required(part: torch.Tensor | None) -> torch.Tensor:
+    """What the records of a kind have."""
     if part is None:  # check_transfer refuses such records
-        raise WrongState("the site's held-out records lack what its kind has")
+        raise WrongState("the site's records lack what its kind has")
     return part
 
 

@@ -1,12 +1,8 @@
 """Federated vision-language pre-training, written against sums: what its algorithms have in common.
 
 A round is a short list of *stages*, each one secure sum. In a training stage some parameters of the dual
-encoder move at every site, and each site adds
-
-    local - received   for every parameter that the stage sums
-
-The server moves the model by the total divided by the number of survivors: a plain mean, as the papers
-have it. A stage may also sum what the sites' robust weights are made from
+encoder move at every site, each site adds how far, and the server moves the model by the plain mean over the
+survivors, as the papers have it. A stage may also sum what the sites' robust weights are made from
 (:mod:`secfed.algorithms.dro.rule`). What evaluating the received model gave rides with the first stage of a
 round; round ``rounds + 1`` only evaluates.
 """
@@ -90,8 +86,6 @@ class VlpAlgorithm(Staged[Stage]):
             opened, sites = study.protection.traits.hides_sites, len(setting.sites)
             self.rule.check_cohort(sites, min_survivors(study.protection, sites) if opened else None)
 
-    # --- the model ---
-
     def _empty_network(self) -> DualEncoder:
         model = self.setting.study.model
         if isinstance(model, VisionLanguageOptions):
@@ -143,8 +137,6 @@ class VlpAlgorithm(Staged[Stage]):
         """Parameters that no stage of a round trains or sums; a user's own model need not say."""
         says = getattr(self.shapes, "frozen_names", None)
         return () if says is None else tuple(says(round_number))
-
-    # --- the plan ---
 
     @abstractmethod
     def round_stages(self, round_number: int) -> Sequence[Stage]:
@@ -221,8 +213,6 @@ class VlpAlgorithm(Staged[Stage]):
         if self.setting.study.privacy is None:
             return ()
         return [field.name for field in exchange.layout.fields if field.name.startswith("eval/")]
-
-    # --- the two programs ---
 
     def server(self) -> VlpServer:
         """A fresh server program."""

@@ -1,8 +1,8 @@
 """FedDRA, written against sums: alignment modules first, then everything, with robust local steps.
 
     weights   every site sums what its robust weight is made from             (with rho > 0)
-    align     the alignment modules train; the encoders stay as they are      updates of the alignment modules
-    joint     everything trains                                               updates of everything
+    align     the alignment modules train; the encoders stay as they are
+    joint     everything trains
 
 In both stages a site minimises its pre-training objective plus mu times the squared distance of its
 embeddings to those of the *anchor*, the server's model at the start of the stage. Its learning rate is

@@ -54,8 +54,6 @@ class FedRgbSite(VlpSite):
         objective: Any = algorithm.shapes.objective
         self._temperature = float(objective.temperature)
 
-    # --- training ---
-
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
         """One stage; the first keeps the local aligner, the second needs it.
 
@@ -150,8 +148,6 @@ class FedRgbSite(VlpSite):
                 remedy="it missed the first stage, and takes part again in the next round",
             )
         return self.own
-
-    # --- what is kept ---
 
     @property
     def kept_names(self) -> tuple[str, ...]:

@@ -127,8 +127,6 @@ class VlpSite(SiteProgram):
         summands.update(self.settled(round_number, exchange))
         return fitting(exchange, summands)
 
-    # --- what subclasses change ---
-
     def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
         """What a stage minimises, from the model and a batch on its device; it starts at ``received``."""
         del round_number, stage, received
@@ -158,8 +156,6 @@ class VlpSite(SiteProgram):
         del round_number, received
         network = self.network
         return lambda batch: network.objective(network(*batch)).infonce
-
-    # --- what they use ---
 
     def keep(self) -> None:
         """Make what :attr:`network` holds this site's own; a failed update leaves that as it was."""
@@ -218,8 +214,6 @@ class VlpSite(SiteProgram):
         """These training pairs: images and tokens, on the CPU."""
         return self.data.train.images[rows], self.data.train.tokens[rows]
 
-    # --- parts of a contribution ---
-
     def _evaluate(self, round_number: int, stage: Stage, received: State) -> Summands:
         del round_number, stage
         write_parameters(self.network, received)  # training may have moved them
@@ -258,8 +252,6 @@ class VlpSite(SiteProgram):
     def _train(self, round_number: int, stage: Stage, received: State) -> Summands:
         update, loss = self.train(round_number, stage, received)
         return {**{f"update/{name}": value for name, value in update.items()}, "loss": loss}
-
-    # --- what is kept ---
 
     def save(self) -> State:
         """The robust weight, and what this site keeps of its own."""
