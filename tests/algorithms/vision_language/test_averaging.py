@@ -7,7 +7,7 @@ import torch
 
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import torch_generator
-from secfed.algorithms.vision_language.averaging import VlpFedAvgOptions, VlpFedProxOptions
+from secfed.algorithms.vision_language.averaging import VlpFedAvgOptions
 from secfed.algorithms.vision_language.stage import contrastive_batches
 from secfed.errors import ConfigError
 from secfed.study.build import build
@@ -118,9 +118,6 @@ class TestFedProx:
             rounds.round(1)
             found.append(distance(rounds.server.model(), received))
         assert found[0] > found[1] > found[2]
-
-    def test_its_default_is_that_of_fedprox(self):
-        assert VlpFedProxOptions(name="vlp-fedprox").mu == 0.01
 
 
 def test_a_rising_learning_rate_of_the_study_reaches_the_site_s_steps():
