@@ -101,8 +101,8 @@ def same(left, right, atol: float = 0.0) -> bool:
 class Rounds:
     """A study that is taken exchange by exchange."""
 
-    def __init__(self, **changes) -> None:
-        self.algorithm = tiny(**changes)
+    def __init__(self, made: Study | None = None, **changes) -> None:
+        self.algorithm = build(made or study(**changes))
         self.server = self.algorithm.server()
         self.programs = {site: self.algorithm.site(site) for site in self.algorithm.plan.sites}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,17 +11,6 @@ from torch import nn
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
 from secfed.algorithms.losses.features import Aligned, Features
 from secfed.algorithms.losses.objective import make_objective
-from secfed.algorithms.vision_language.averaging import (
-    VlpFedAvg,
-    VlpFedAvgOptions,
-    VlpFedProx,
-    VlpFedProxOptions,
-)
-from secfed.algorithms.vision_language.feddra import FedDra, FedDraOptions
-from secfed.config.schema import checked
-from secfed.runs.run_report import RunReport, SilentObserver
-from secfed.simulation.dropouts import Dropout
-from secfed.simulation.simulate import simulate
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import State, Summands
@@ -38,7 +26,7 @@ name = "vlp-tiny"
 rounds = 3
 seed = 5
 [algorithm]
-name = "tests.algorithms.vlp_case:feddra"
+name = "feddra"
 align_steps = 2
 joint_steps = 3
 batch_size = 8
@@ -125,18 +113,6 @@ def pairs(sites: int = 5, train: int = 24, test: int = 16, skew: float = 4.0) ->
     return ToyPairs(sites, train, test, skew)
 
 
-def feddra(setting, **options: Any) -> FedDra:
-    return FedDra(setting, checked(FedDraOptions, {"name": "feddra", **options}, "algorithm"))
-
-
-def fedavg(setting, **options: Any) -> VlpFedAvg:
-    return VlpFedAvg(setting, checked(VlpFedAvgOptions, {"name": "vlp-fedavg", **options}, "algorithm"))
-
-
-def fedprox(setting, **options: Any) -> VlpFedProx:
-    return VlpFedProx(setting, checked(VlpFedProxOptions, {"name": "vlp-fedprox", **options}, "algorithm"))
-
-
 def study(**changes: object) -> Study:
     """The tiny study; keys are written ``algorithm__rho``; None removes one."""
     made = Study.parse(TINY)
@@ -147,7 +123,7 @@ def study(**changes: object) -> Study:
 
 # What replaces FedDRA's [algorithm] for the baselines: the same training, without its keys.
 AVERAGING = {
-    "name": "tests.algorithms.vlp_case:fedavg",
+    "name": "vlp-fedavg",
     "local_steps": 3,
     "batch_size": 8,
     "learning_rate": 0.02,
@@ -207,13 +183,3 @@ def same(left: State, right: State) -> bool:
 def updates(summands: Summands) -> dict[str, torch.Tensor]:
     """Updates among summands, by parameter."""
     return {name.removeprefix("update/"): v for name, v in summands.items() if name.startswith("update/")}
-
-
-def run(made: Study, out: Path, *drops: str) -> RunReport:
-    """A whole simulation; drops as on the command line."""
-    return simulate(made, out=out, drops=[Dropout.parse(text) for text in drops], observer=SilentObserver())
-
-
-def model_bytes(out: Path) -> bytes:
-    """The model that a simulation wrote."""
-    return (out / "model.safetensors").read_bytes()

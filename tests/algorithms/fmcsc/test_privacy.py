@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,19 +12,14 @@ from secfed.algorithms.fmcsc.algorithm import Fmcsc
 from secfed.algorithms.fmcsc.privacy import ALL_VIEWS, OWN_VIEW, PRETRAIN, TEACH, phases
 from secfed.dp.accounting.events import PoissonSampledGaussian, Skellam
 from secfed.dp.accounting.unit import Adjacency
-from secfed.dp.ledger.ledger import spent_of
-from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
-from secfed.records.roster_file import ROSTER_FILE, read_roster
-from secfed.runs.run_folder import ledger_file, site_folder
-from secfed.runs.run_report import RunReport, SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from secfed.sweep.file import SweepFile
 from secfed.sweep.plan import make_plan
 from tests.algorithms.fmcsc_case import TINY, Rounds
+from tests.algorithms.whole import model_bytes, paid, run
 
 PRIVACY = """
 [privacy]
@@ -52,19 +46,6 @@ def private(unit: str, more: str = "", weights: str = "public", **changes: objec
     for key, value in changes.items():
         made = made.replace(key.replace("__", "."), value)
     return made
-
-
-def run(made: Study, out: Path | None = None) -> RunReport:
-    return simulate(made, out=out, drops=(), observer=SilentObserver())
-
-
-def rounds_of(made: Study) -> Rounds:
-    """The study exchange by exchange, as the algorithm sees it: without the noise of the sums."""
-    rounds = Rounds.__new__(Rounds)
-    rounds.algorithm = build(made)
-    rounds.server = rounds.algorithm.server()
-    rounds.programs = {site: rounds.algorithm.site(site) for site in rounds.algorithm.plan.sites}
-    return rounds
 
 
 def plans(algorithm: Fmcsc) -> list[list[str]]:
@@ -142,7 +123,7 @@ class TestWhatLeaves:
         assert set(noted) == {"sum", "outer", "records", "sums", "counts", "inertia", "table"}
 
     def test_what_a_site_counts_does_not_depend_on_its_records(self):
-        rounds = rounds_of(private("group", weights="equal", data__per_site=16))
+        rounds = Rounds(private("group", weights="equal", data__per_site=16))
         for site, program in rounds.programs.items():
             privacy = _Untrained()
             program.use_privacy(privacy)
@@ -175,7 +156,7 @@ class TestPlan:
     def test_a_site_plans_exactly_what_it_trains(self, weights, share):
         made = private("group", weights=weights, algorithm__pretrain_share=share)
         made = made.replace("study.rounds", 6).replace("algorithm.pretrain_rounds", 4)
-        rounds = rounds_of(made)
+        rounds = Rounds(made)
         watched = {}
         for site, program in rounds.programs.items():
             watched[site] = _Untrained()
@@ -217,13 +198,9 @@ class TestWhatIsPaid:
         self, tmp_path, unit, weights, multi, single
     ):
         report = run(private(unit, weights=weights), tmp_path)
-        roster = read_roster(tmp_path / ROSTER_FILE)
         spent = {one.site: one.epsilon for one in report.privacy.sites}
         for site, times in ((MULTI, multi), (SINGLE, single)):
-            path = ledger_file(site_folder(tmp_path, site), "tests.algorithms.fmcsc_case:blobs")
-            with path.open("rb") as lines:
-                chain = verify_ledger(lines, roster.public(site), owner=site)
-            events = [entry.event for entry in spent_of(chain)]
+            events = paid(tmp_path, site, "tests.algorithms.fmcsc_case:blobs")
             assert sum(event.times for event in events) == times
             kind, adjacency = {
                 "group": (PoissonSampledGaussian, Adjacency.REPLACE_RECORD),
@@ -240,7 +217,7 @@ class TestWhatIsPaid:
         models = []
         for protection in ("plain", "masked"):
             run(private("site", protection__name=protection, **QUICK), tmp_path / protection)
-            models.append((tmp_path / protection / "model.safetensors").read_bytes())
+            models.append(model_bytes(tmp_path / protection))
         assert models[0] == models[1]
 
 
@@ -260,7 +237,7 @@ def test_every_point_of_the_epsilon_study_can_be_run(repository):
 class TestSiteLevel:
     def test_all_that_a_site_adds_to_a_sum_is_clipped_together_and_every_sum_is_a_release(self):
         made = private("site", weights="equal", privacy__clip_norm=1e-3)
-        rounds = rounds_of(made)
+        rounds = Rounds(made)
         noised = with_privacy(made, rounds.algorithm, 7)
         assert isinstance(noised, NoisedAlgorithm)
         assert noised.releases == 2 + 2 * 3
@@ -276,7 +253,7 @@ class TestSiteLevel:
         assert clipped > 20
 
     def test_a_model_moves_by_the_mean_over_the_survivors_that_count(self):
-        rounds = rounds_of(private("site", weights="equal"))
+        rounds = Rounds(private("site", weights="equal"))
         before = rounds.group("full")
         lost = {"hospital-1"}
         got = rounds.add_up(1, 0, lambda given: {s: one for s, one in given.items() if s not in lost})
@@ -295,7 +272,7 @@ class TestSiteLevel:
                     assert torch.allclose(moved, torch.stack(updates).mean(dim=0), atol=1e-6)
 
     def test_fewer_than_three_owners_of_a_view_are_not_averaged(self):
-        rounds = rounds_of(private("site"))
+        rounds = Rounds(private("site"))
         before = rounds.group("full")
         rounds.add_up(1, 0, lambda given: {site: given[site] for site in given if site[-1] in "14567"})
         after = rounds.group("full")

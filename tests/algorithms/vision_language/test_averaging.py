@@ -13,7 +13,7 @@ from secfed.errors import ConfigError
 from secfed.study.build import build
 from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study, updates
 
-PROX = {**AVERAGING, "name": "tests.algorithms.vlp_case:fedprox"}
+PROX = {**AVERAGING, "name": "vlp-fedprox"}
 
 
 def rounds_of(table: dict[str, object] = AVERAGING, **changes: object) -> Rounds:

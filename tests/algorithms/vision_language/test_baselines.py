@@ -10,16 +10,7 @@ import torch
 
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import torch_generator
-from secfed.algorithms.vision_language.averaging import (
-    VlpEma,
-    VlpEmaOptions,
-    VlpLdawa,
-    VlpLdawaOptions,
-    VlpMoon,
-    VlpMoonOptions,
-)
 from secfed.algorithms.vision_language.stage import contrastive_batches
-from secfed.config.schema import checked
 from secfed.errors import ConfigError, MalformedMessage
 from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study
 
@@ -27,21 +18,9 @@ SITE = "hospital-3"
 KINDS = ("moon", "ema", "ldawa")
 
 
-def moon(setting, **options: Any) -> VlpMoon:
-    return VlpMoon(setting, checked(VlpMoonOptions, {"name": "vlp-fedmoon", **options}, "algorithm"))
-
-
-def ema(setting, **options: Any) -> VlpEma:
-    return VlpEma(setting, checked(VlpEmaOptions, {"name": "vlp-fedema", **options}, "algorithm"))
-
-
-def ldawa(setting, **options: Any) -> VlpLdawa:
-    return VlpLdawa(setting, checked(VlpLdawaOptions, {"name": "vlp-fedldawa", **options}, "algorithm"))
-
-
 def rounds(kind: str | None = None, **changes: Any) -> Rounds:
     """A study of three rounds; without a kind, of federated averaging."""
-    name = AVERAGING["name"] if kind is None else f"tests.algorithms.vision_language.test_baselines:{kind}"
+    name = AVERAGING["name"] if kind is None else f"vlp-fed{kind}"
     return Rounds(study(algorithm={**AVERAGING, "name": name, **changes}))
 
 

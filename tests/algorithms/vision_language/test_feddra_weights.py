@@ -14,7 +14,8 @@ from secfed.errors import ConfigError, DataError, MalformedMessage
 from secfed.runs.run_report import RunReport
 from secfed.study.build import build
 from tests.algorithms.dro_case import plain as in_the_clear
-from tests.algorithms.vlp_case import Rounds, model_bytes, run, same, study, updates
+from tests.algorithms.vlp_case import Rounds, same, study, updates
+from tests.algorithms.whole import model_bytes, run
 
 WEIGHTS, ALIGN, JOINT = 0, 1, 2  # exchanges of a round
 GROUPS = {"unit": "group", "group_size": 4, "epsilon": 8.0, "delta": 1e-4}

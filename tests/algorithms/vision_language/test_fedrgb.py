@@ -13,9 +13,8 @@ from secfed.algorithms.framework.server_state import part_of
 from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.losses.vlp import anchor_loss
 from secfed.algorithms.vision_language import fedrgb_site
-from secfed.algorithms.vision_language.fedrgb import FedRgb, FedRgbOptions
+from secfed.algorithms.vision_language.fedrgb import FedRgb
 from secfed.algorithms.vision_language.stage import contrastive_batches, train_only
-from secfed.config.schema import checked
 from secfed.errors import ConfigError
 from tests.algorithms.dro_case import plain
 from tests.algorithms.dual_encoder_case import detached as without_gradient
@@ -23,7 +22,7 @@ from tests.algorithms.loop import add_in_ring
 from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study
 
 RGB = {
-    "name": "tests.algorithms.vision_language.test_fedrgb:fedrgb",
+    "name": "fedrgb",
     "warmup_steps": 3,
     "guided_steps": 3,
     "teacher_steps": 3,
@@ -34,10 +33,6 @@ RGB = {
     "evaluation_batch": 8,
 }
 SITE = "hospital-2"
-
-
-def fedrgb(setting, **options: Any) -> FedRgb:
-    return FedRgb(setting, checked(FedRgbOptions, {"name": "fedrgb", **options}, "algorithm"))
 
 
 def rounds(**changes: Any) -> Rounds:

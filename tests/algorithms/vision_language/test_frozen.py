@@ -14,7 +14,7 @@ from tests.algorithms.vlp_case import AVERAGING, Rounds, ToyPairs, same, study
 
 PROTOTYPES = "objective.prototypes"
 FEDDRA = {
-    "name": "tests.algorithms.vlp_case:feddra",
+    "name": "feddra",
     "align_steps": 1,
     "joint_steps": 1,
     "batch_size": 8,
