@@ -16,8 +16,8 @@ from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import Totals
-from tests.algorithms.fedcola_case import TINY, Rounds, study, tiny
-from tests.algorithms.loop import add_in_ring
+from tests.algorithms.fedcola_case import TINY, study, tiny
+from tests.algorithms.loop import Rounds, add_in_ring
 from tests.algorithms.loop import simulate as loop
 
 COUNTS = {"image": 4.0, "text": 3.0, "pairs": 5.0}
@@ -74,7 +74,7 @@ class TestServer:
     def test_equal_updates_move_every_layer_by_its_share(self, aggregation, server_step):
         rounds = Rounds(tiny(algorithm__aggregation=aggregation, algorithm__server_step=server_step))
         before = models(rounds)
-        rounds.run(1, everybody_adds(0.25))
+        rounds.round(1, everybody_adds(0.25))
         after = models(rounds)
         counts = dict(COUNTED)
         image, text, pairs = counts["image"], counts["text"], counts["pairs"]
@@ -102,7 +102,7 @@ class TestServer:
     def test_one_group_alone_is_replaced_by_what_it_trained(self):
         rounds = Rounds(tiny(algorithm__aggregation="fedavg"))
         before = models(rounds)
-        found = rounds.run(1, lambda got: {site: next(iter(got.values())) for site in got})
+        found = rounds.round(1, lambda got: {site: next(iter(got.values())) for site in got})
         after = models(rounds)
         for kind in KINDS:
             update = next(iter(found[f"own-{kind}"].values()))
@@ -117,8 +117,8 @@ class TestServer:
             return change
 
         changed, plain = (Rounds(tiny(algorithm__aggregation="compensated")) for _ in range(2))
-        plain.run(1, everybody_adds(0.0))
-        changed.run(1, lambda got: of("pairs", 0.5)(everybody_adds(0.0)(got)))
+        plain.round(1, everybody_adds(0.0))
+        changed.round(1, lambda got: of("pairs", 0.5)(everybody_adds(0.0)(got)))
         for kind in ("image", "text"):
             for name, value in models(changed)[kind].items():
                 assert torch.equal(value, models(plain)[kind][name])
@@ -127,7 +127,7 @@ class TestServer:
     def test_attention_sums_of_all_sites_equal_those_of_the_groups(self):
         rounds = Rounds(tiny(algorithm__aggregation="collaborative", algorithm__co_layers="none"))
         before = models(rounds)
-        found = rounds.run(1)
+        found = rounds.round(1)
         name = "image.blocks.0.attn.qkv.weight"
         both = found["attention-image"]
         groups = [
@@ -140,7 +140,7 @@ class TestServer:
 
     def test_co_layers_are_the_other_modality_s_newest_weights(self):
         rounds = Rounds(tiny())
-        rounds.run(1)
+        rounds.round(1)
         state = rounds.server.broadcast(2, rounds.exchange(2, "own-image"))
         other = part_of(state, "other/")
         assert set(other) == set(rounds.algorithm.plan.co_layers)
@@ -152,7 +152,7 @@ class TestServer:
     @pytest.mark.parametrize("stop", [1, 2, 3, 4])
     def test_a_server_that_stops_between_sums_goes_on_as_it_was(self, stop):
         straight, stopped = Rounds(tiny()), Rounds(tiny())
-        straight.run(1)
+        straight.round(1)
         for at, exchange in enumerate(stopped.algorithm.exchanges(1)):
             if at == stop:
                 state = stopped.server.save()
@@ -216,7 +216,7 @@ class TestSite:
     def test_words_stay_as_they_are_where_the_study_says_so(self):
         rounds = Rounds(tiny(algorithm__train_tokens=False))
         before = models(rounds)
-        rounds.run(1)
+        rounds.round(1)
         for kind in ("text", "pairs"):
             name = "text.embed.token.weight"
             assert torch.equal(models(rounds)[kind][name], before[kind][name])
@@ -287,7 +287,7 @@ class TestPlan:
         algorithm = tiny(**{f"data__{absent}_sites": 0, "algorithm__co_layers": "none"})
         rounds = Rounds(algorithm)
         for number in (1, 2, 3):
-            rounds.run(number)
+            rounds.round(number)
         assert absent not in {name.split("/")[0] for name in rounds.server.model()}
         assert "text_to_image_recall_at_1" in rounds.server.metrics()[2]
 
@@ -298,7 +298,7 @@ class TestPlan:
     def test_scores_close_every_round_on_request(self):
         rounds = Rounds(tiny(algorithm__evaluate="every"))
         for number in (1, 2, 3):
-            rounds.run(number)
+            rounds.round(number)
         metrics = rounds.server.metrics()
         assert all("image_accuracy" in metrics[version] for version in (1, 2))
         assert "pairs_loss" in metrics[0]
@@ -344,8 +344,8 @@ class TestScores:
     def test_the_metric_is_the_mean_over_sites_with_held_out_records(self):
         rounds = Rounds(tiny())
         for number in (1, 2):
-            rounds.run(number)
-        got = rounds.run(3)["score-pairs"]
+            rounds.round(number)
+        got = rounds.round(3)["score-pairs"]
         metrics, name = rounds.server.metrics()[2], "text_to_image_recall_at_1"
         assert metrics[name] == pytest.approx(sum(one[f"score/{name}"] for one in got.values()) / 3)
         assert transfer_scores.finish("pairs", {transfer_scores.COUNTED: 0.0}) == {}

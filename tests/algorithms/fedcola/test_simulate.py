@@ -14,7 +14,8 @@ from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.runs.run_report import RunReport
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.algorithms.fedcola_case import TINY, Rounds, study
+from tests.algorithms.fedcola_case import TINY, study
+from tests.algorithms.loop import Rounds
 from tests.algorithms.whole import ledger, model_bytes, run
 
 PRIVACY = """

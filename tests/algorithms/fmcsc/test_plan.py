@@ -236,7 +236,7 @@ def test_the_step_size_falls_from_round_to_round_in_every_kind_of_training():
     rounds = until(3, **keys, algorithm__learning_rate_decay=0.25, algorithm__weights="equal")
     for number, size in ((3, 1e-3), (4, 0.25e-3)):
         for index in range(3):
-            got = rounds.add_up(number, index)
+            got = rounds.take(number, index)
             counted = [largest_step(one) for one in got.values() if one["weight"]]
             assert counted == pytest.approx([size] * len(counted), rel=0.01)
             assert len(counted) == (len(got) if number == 4 or not index else 3)  # once single views count

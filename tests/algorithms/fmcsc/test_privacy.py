@@ -163,7 +163,7 @@ class TestPlan:
             program.use_privacy(watched[site])
         for number in range(1, 7):
             for index in range(len(rounds.algorithm.exchanges(number))):
-                rounds.add_up(number, index)
+                rounds.take(number, index)
         for one in watched.values():
             trained = {name: sum(p for phase, p in one.trained if phase == name) for name in one.planned}
             assert trained == one.planned
@@ -245,7 +245,7 @@ class TestSiteLevel:
         for number in range(1, 5):
             for index, outer in enumerate(noised.exchanges(number)):
                 stages = noised.pipeline(outer)
-                for one in rounds.add_up(number, index).values():
+                for one in rounds.take(number, index).values():
                     norm, after = _norm(one), _norm(stages.at_site(outer, one))
                     assert after <= 1e-3
                     assert after == pytest.approx(min(norm, 1e-3))
@@ -256,16 +256,16 @@ class TestSiteLevel:
         rounds = Rounds(private("site", weights="equal"))
         before = rounds.group("full")
         lost = {"hospital-1"}
-        got = rounds.add_up(1, 0, lambda given: {s: one for s, one in given.items() if s not in lost})
+        got = rounds.take(1, 0, lambda given: {s: one for s, one in given.items() if s not in lost})
         for name, owners in (("enc.0.0.bias", "23456"), ("dec.1.0.bias", "237")):
             updates = [got[f"hospital-{at}"][f"update/{name}"] for at in owners]
             moved = rounds.group("full")[name] - before[name]
             assert torch.allclose(moved, torch.stack(updates).mean(dim=0), atol=1e-6)
-        rounds.add_up(2, 0)
+        rounds.take(2, 0)
         for number, counted in ((3, "123"), (4, "123456")):  # at first only what multi-view sites teach
             for index in range(3):
                 before = rounds.group("view-1")
-                got = rounds.add_up(number, index)
+                got = rounds.take(number, index)
                 if index == 1:
                     updates = [got[f"hospital-{at}"]["update/enc.0.0.bias"] for at in counted]
                     moved = rounds.group("view-1")["enc.0.0.bias"] - before["enc.0.0.bias"]
@@ -274,7 +274,7 @@ class TestSiteLevel:
     def test_fewer_than_three_owners_of_a_view_are_not_averaged(self):
         rounds = Rounds(private("site"))
         before = rounds.group("full")
-        rounds.add_up(1, 0, lambda given: {site: given[site] for site in given if site[-1] in "14567"})
+        rounds.take(1, 0, lambda given: {site: given[site] for site in given if site[-1] in "14567"})
         after = rounds.group("full")
         assert torch.equal(after["enc.1.0.weight"], before["enc.1.0.weight"])
         assert not torch.equal(after["enc.0.0.weight"], before["enc.0.0.weight"])

@@ -191,7 +191,7 @@ class Watched:
     def exchange(self, index: int) -> tuple[dict[str, dict], dict[str, tuple[Written, Written, Views]]]:
         """What the sites add to it, and their training."""
         self.calls.clear()
-        got = self.rounds.add_up(self.number, index)
+        got = self.rounds.take(self.number, index)
         return got, dict(zip(got, self.calls, strict=True))
 
     def group(self, name: str) -> Written:

@@ -11,7 +11,8 @@ from secfed.algorithms.vision_language.averaging import VlpFedAvgOptions
 from secfed.algorithms.vision_language.stage import contrastive_batches
 from secfed.errors import ConfigError
 from secfed.study.build import build
-from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study, updates
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import AVERAGING, Rounds, study, updates
 
 PROX = {**AVERAGING, "name": "vlp-fedprox"}
 

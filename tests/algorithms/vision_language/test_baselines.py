@@ -12,7 +12,8 @@ from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import torch_generator
 from secfed.algorithms.vision_language.stage import contrastive_batches
 from secfed.errors import ConfigError, MalformedMessage
-from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import AVERAGING, Rounds, study
 
 SITE = "hospital-3"
 KINDS = ("moon", "ema", "ldawa")

@@ -11,7 +11,8 @@ from secfed.algorithms.vision_language.feddra import FedDraOptions
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.errors import WrongState
 from secfed.study.build import build
-from tests.algorithms.vlp_case import AVERAGING, Rounds, Toy, same, study, updates
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import AVERAGING, Rounds, Toy, study, updates
 
 PLAIN = {"algorithm__rho": 0.0, "algorithm__mu": 0.0, "algorithm__align_steps": 0}
 WEIGHTS, ALIGN, JOINT = 0, 1, 2  # exchanges of a round

@@ -14,7 +14,8 @@ from secfed.errors import ConfigError, DataError, MalformedMessage
 from secfed.runs.run_report import RunReport
 from secfed.study.build import build
 from tests.algorithms.dro_case import plain as in_the_clear
-from tests.algorithms.vlp_case import Rounds, same, study, updates
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import Rounds, study, updates
 from tests.algorithms.whole import model_bytes, run
 
 WEIGHTS, ALIGN, JOINT = 0, 1, 2  # exchanges of a round
@@ -77,7 +78,9 @@ class TestWeights:
         rounds.take(1, JOINT, absent=("hospital-3",))
         present.take(1, ALIGN)
         assert rounds.weights["hospital-3"] == 0.2
-        exchange, state, _ = rounds.contributions(2, WEIGHTS)
+        exchange = rounds.exchange(2, WEIGHTS)
+        state = rounds.server.broadcast(2, exchange)
+        rounds.contributions(2, WEIGHTS)
         assert exchange.name == "weights"
         assert rounds.weights["hospital-3"] == present.weights["hospital-3"] != 0.2
         assert "dro/members" in state

@@ -18,8 +18,8 @@ from secfed.algorithms.vision_language.stage import contrastive_batches, train_o
 from secfed.errors import ConfigError
 from tests.algorithms.dro_case import plain
 from tests.algorithms.dual_encoder_case import detached as without_gradient
-from tests.algorithms.loop import add_in_ring
-from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study
+from tests.algorithms.loop import add_in_ring, same
+from tests.algorithms.vlp_case import AVERAGING, Rounds, study
 
 RGB = {
     "name": "fedrgb",
@@ -230,7 +230,7 @@ def test_the_measured_loss_is_the_first_loss_of_the_second_stage_where_the_ancho
 
 def test_weights_of_the_sum_equal_the_plain_formula():
     made, index = at("weights", gamma=1.0)
-    exchange, _, got = made.contributions(2, index)
+    exchange, got = made.exchange(2, index), made.contributions(2, index)
     losses = [made.programs[site].weight.loss for site in sorted(made.programs)]
     assert len(set(losses)) == 5
     made.server.absorb(2, exchange, add_in_ring(exchange, got))

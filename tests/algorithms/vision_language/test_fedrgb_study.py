@@ -15,9 +15,9 @@ from secfed.config.schema import checked
 from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.study.study import Study
-from tests.algorithms.loop import add
+from tests.algorithms.loop import add, same
 from tests.algorithms.vision_language.test_fedrgb import RGB, SITE, aligner, at, rounds
-from tests.algorithms.vlp_case import TINY, Rounds, same, study
+from tests.algorithms.vlp_case import TINY, Rounds, study
 from tests.algorithms.whole import paid, run
 
 
@@ -53,7 +53,7 @@ def test_a_site_whose_encoder_sum_was_lost_may_train_the_teacher_with_its_own_al
 
 def test_a_site_goes_on_from_what_it_saved():
     made, index = at("weights")
-    exchange, state, got = made.contributions(2, index)
+    exchange, got = made.exchange(2, index), made.contributions(2, index)
     made.server.absorb(2, exchange, add(exchange, got))
     fresh = made.algorithm.site(SITE)
     fresh.load({name: value.clone() for name, value in made.programs[SITE].save().items()})

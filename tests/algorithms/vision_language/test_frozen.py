@@ -10,7 +10,8 @@ from vlp_oracle import train_alone
 
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.algorithms.vlp_case import AVERAGING, Rounds, ToyPairs, same, study
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import AVERAGING, Rounds, ToyPairs, study
 
 PROTOTYPES = "objective.prototypes"
 FEDDRA = {

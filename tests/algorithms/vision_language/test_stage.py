@@ -19,7 +19,8 @@ from secfed.algorithms.vision_language.stage import (
     train_only,
 )
 from secfed.errors import RangeError
-from tests.algorithms.vlp_case import Toy, pairs, same
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import Toy, pairs
 
 CPU = torch.device("cpu")
 
