@@ -6,13 +6,11 @@ model and adds
 
     w * (trained - received)   for every parameter
 
-Attention layers of one modality are summed over *all* sites that hold it, image and pairs sites together,
-text and pairs sites together, because both models that have them need only that sum; everything else is
-summed within the group. So three groups learn from each other, and no sum is smaller than a group. Sites
-with one modality also learn from the other's layers (co-layers): every linear layer of a block becomes W +
-g * A with A the same layer of the other modality's model and a gate g that starts at 0; before anything
-leaves, W becomes W + g * A, so an update looks as without them. What totals are divided by:
-:mod:`secfed.algorithms.fedcola.server`.
+Attention layers of one modality are summed over *all* sites that hold it, everything else within the group:
+three groups learn from each other, and no sum is smaller than a group. Sites with one modality also learn
+from the other's layers (co-layers): every linear layer of a block becomes W + g * A with A the same layer of
+the other modality's model and a gate g that starts at 0; before anything leaves, W becomes W + g * A, so an
+update looks as without them. What totals are divided by: :mod:`secfed.algorithms.fedcola.server`.
 
 Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning", ECCV 2024, arXiv 2404.12467.
 What is different from it: updates are summed at once (not models mixed one after the other), no count or

@@ -1,8 +1,7 @@
 """The server's half of FedCola: a model per group, moved by sums, and what each group's total is divided by.
 
 With S_X the sum of w * (trained - received) over the sites X of one exchange, and n_X the sum of their w,
-every model moves by S_X / D. Attention layers of one modality are summed once over all sites that hold it,
-so that S and n of the image sum stand for image and pairs sites together.
+every model moves by S_X / D.
 
 ===============  =====================  ===============================  ===============================
                  ``fedavg``             ``collaborative``                ``compensated``

@@ -11,9 +11,8 @@
 
 A round has one exchange, ``update``. Each site adds w * (what :meth:`WeightedMean.local_update` gave), its
 weight w, and what evaluating the *received* model on its held-out records gave, as numerators and
-denominators. The server divides by the total weight, so it has the weighted means without
-knowing one site's values, weight or number of records. Metrics of a model therefore arrive one exchange
-later, and round ``rounds + 1`` is an exchange that only evaluates.
+denominators. The server divides by the total weight. Metrics of a model therefore arrive one exchange later,
+and round ``rounds + 1`` is an exchange that only evaluates.
 
 Under ``[privacy]`` local steps are private (unit record or group) or the sum carries noise (unit site). The
 training loss then never leaves; whether metrics and the number of records do is the study's choice. With

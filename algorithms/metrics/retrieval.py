@@ -1,9 +1,8 @@
 """Text-to-image retrieval inside batches, as each site measures it on its own held-out pairs.
 
 A report is scored against the images of its batch. Its rank is one plus the number of images that are
-strictly more similar to it than its own, so a tie is not a loss: two images of equal embedding both rank
-first, and a model that gives everything one embedding scores 1. Recall at k is the share of ranks of at
-most k; chance is k / B. The batch size is a public constant of the study, because recall depends on it.
+strictly more similar to it than its own, so a tie is not a loss. Recall at k is the share of ranks of at most
+k; chance is k / B. The batch size is a public constant of the study, because recall depends on it.
 
 A site averages over its complete batches; the last, incomplete one is left out. A site with less than one
 batch makes one smaller batch of what it has, which is an easier task: with five pairs or fewer its recall

@@ -20,11 +20,9 @@ tensor, with c = cos(W_k, W_g), which the server never learns.
 ``vlp-fedmoon``: an image's embedding should resemble the received model's rather than that of this site's own
 model of the round before. A site without one (also for ``vlp-fedema``) does federated averaging.
 
-Source: McMahan et al., AISTATS 2017, Algorithm 1; Li et al., MLSys 2020, Algorithm 2; Zhuang, Wen, Zhang,
-"Divergence-aware Federated Self-Supervised Learning", ICLR 2022, equations (3) to (5); Rehman et al.,
-"L-DAWA: Layer-wise Divergence Aware Weight Aggregation in Federated Self-Supervised Visual Representation
-Learning", ICCV 2023, a layer being a parameter tensor here; Li, He, Song, "Model-Contrastive Federated
-Learning", CVPR 2021, Algorithm 1.
+Source: McMahan et al., AISTATS 2017, Algorithm 1; Li et al., MLSys 2020, Algorithm 2; FedEMA: Zhuang, Wen,
+Zhang, ICLR 2022, equations (3) to (5); L-DAWA: Rehman et al., ICCV 2023, a layer being a parameter tensor
+here; MOON: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, Algorithm 1.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class FedDra(VlpAlgorithm):
             if not steps:
                 continue
             measures: Measures | None = None
-            if source == "lagged" and not any(stage.steps for stage in stages):
+            if source == "lagged" and not stages:
                 measures = "received"
             elif source == "local" and name == last:
                 measures = "trained"

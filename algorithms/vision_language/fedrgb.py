@@ -8,9 +8,8 @@ The teacher is an alignment module, of the same kind as the one that every site 
     teacher   the teacher trains against a locally distorted encoder        updates of the teacher
 
 The server's model is the averaged encoders with the teacher; it is what is evaluated and used. The local
-aligner never leaves its site: the second stage needs it there, because it says in which direction this site
-would bend the encoders (see :mod:`secfed.algorithms.vision_language.fedrgb_site`). The next round starts from
-the teacher.
+aligner never leaves its site: it says in which direction this site would bend the encoders (see
+:mod:`secfed.algorithms.vision_language.fedrgb_site`). The next round starts from the teacher.
 
 Parameters of the aligner that the teacher's own losses do not reach (prototypes and heads for patches and
 words, with objectives that have them) are trained locally from where the warm-up left them; there is nothing
