@@ -10,7 +10,7 @@ import torch
 
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.losses.vlp import anchor_loss
-from secfed.algorithms.vision_language.fedrgb import FedRgbOptions
+from secfed.algorithms.vision_language.fedrgb_site import FedRgbOptions
 from secfed.config.schema import checked
 from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian
 from secfed.errors import ConfigError, MalformedMessage, WrongState
