@@ -315,10 +315,6 @@ class TestPlan:
 
 
 class TestScores:
-    def test_equal_features_find_everything(self):
-        found = transfer_scores.recall(torch.eye(6), torch.eye(6), torch.arange(6), 3)
-        assert found == (1.0, 1.0)
-
     def test_a_model_that_embeds_everything_alike_finds_nothing(self):
         ones = torch.ones(6, 4)
         assert transfer_scores.recall(ones, ones, torch.arange(6), 6) == (0.0, 0.0)
@@ -329,11 +325,6 @@ class TestScores:
         sources = torch.tensor([0, 0, 1, 1])
         # Of image 0 one caption is nearest; its other caption and all of image 1's are nearer to image 1.
         assert transfer_scores.recall(image, text, sources, 2) == (0.5, 0.75)
-
-    def test_random_features_are_at_chance(self):
-        rng = torch.Generator().manual_seed(1)
-        image, text = torch.randn(1000, 16, generator=rng), torch.randn(1000, 16, generator=rng)
-        assert sum(transfer_scores.recall(image, text, torch.arange(1000), 1000)) < 0.02
 
     def test_galleries_are_whole_and_of_the_size_that_was_asked_for(self):
         image = torch.eye(7)

@@ -122,13 +122,6 @@ def test_public_weights_count_sites_with_all_views_only():
     assert {site: one["weight"] for site, one in got.items()} == {f"hospital-{at}": 1.0 for at in (1, 2, 3)}
 
 
-def test_mutual_information_weights_lie_above_zero_and_up_to_one():
-    rounds = until(4)
-    for index in range(3):
-        for one in rounds.take(4, index).values():
-            assert 0 < one["weight"] <= 1
-
-
 def test_a_negative_information_is_clipped_and_still_counts_a_little():
     most = math.log2(10)
     assert as_weight(-1.0, most) == as_weight(0.0, most) > 0

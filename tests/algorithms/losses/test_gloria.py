@@ -102,17 +102,6 @@ def test_reports_a_few_at_a_time_and_recomputed_give_the_same_loss_and_gradient(
         assert torch.allclose(one, two, rtol=1e-12, atol=1e-14)
 
 
-def test_gloria_of_perfect_alignment_is_almost_zero():
-    rows = torch.eye(6, dtype=torch.float64)
-    aligned = Aligned(
-        rows, rows, 3 * rows.unsqueeze(1), 3 * rows.unsqueeze(1), torch.ones(6, 1, dtype=torch.bool)
-    )
-    value = number(Gloria(0.07)(aligned).total)
-    assert 0 < value < 1e-2
-    wrong = replace(aligned, words=aligned.words.roll(1, dims=0))
-    assert number(Gloria(0.07)(wrong).total) > 20
-
-
 def test_a_report_without_words_is_no_pair_and_no_negative_of_the_local_term():
     aligned = batch()
     is_word = aligned.is_word.clone()

@@ -47,15 +47,6 @@ def test_anchor_loss_equals_a_brute_force_sum_over_elements(reduction):
     assert float(vlp.anchor_loss(one, other, reduction)) == pytest.approx(expected)
 
 
-def test_anchor_loss_is_zero_at_the_anchor_and_has_no_gradient_there():
-    one = leaves(embeddings(4, 1))
-    found = vlp.anchor_loss(one, embeddings(4, 1))
-    found.backward()
-    assert float(found.detach()) == 0.0
-    assert one.image.grad is not None
-    assert not one.image.grad.any()
-
-
 @pytest.mark.parametrize("loss", [vlp.anchor_loss, lambda a, b: vlp.guidance_contrast(a, b, 0.1)])
 def test_no_gradient_reaches_the_anchor(loss):
     one, other = leaves(embeddings(4, 1)), leaves(embeddings(4, 2))
@@ -83,14 +74,6 @@ def test_guidance_contrast_equals_a_brute_force_double_loop():
                 logits = [float(a[i] @ b[j]) / temperature for j in range(5)]
                 terms.append(math.log(sum(map(math.exp, logits))) - logits[i])
     assert float(vlp.guidance_contrast(one, other, temperature)) == pytest.approx(sum(terms) / len(terms))
-
-
-def test_guidance_contrast_is_log_b_for_unrelated_embeddings_and_small_at_the_anchor():
-    found = vlp.guidance_contrast(embeddings(64, 1, 512), embeddings(64, 2, 512), 0.5)
-    assert float(found) == pytest.approx(math.log(64), abs=0.02)
-    same = vlp.guidance_contrast(embeddings(64, 1, 512), embeddings(64, 1, 512), 0.05)
-    assert float(same) < 1e-3
-    assert float(vlp.guidance_contrast(embeddings(1, 1), embeddings(1, 2), 0.5)) == 0.0
 
 
 # FedEMA
