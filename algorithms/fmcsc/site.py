@@ -240,7 +240,10 @@ class FmcscSite(SiteProgram):
             with torch.no_grad():
                 before = network(seen)
         parts = ("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec")
-        taught = lambda: (*self._batch(), target)  # noqa: E731
+
+        def taught() -> Batch:
+            return (*self._batch(), target)
+
         loss = self._fit(task, private.TEACH, network, parts, objective, taught)
         if before is None:
             return network, 1.0, loss
