@@ -274,13 +274,20 @@ class TestPlan:
         asked = algorithm.members(2, exchange, algorithm.setting.sites)
         assert set(asked) == {*algorithm.plan.sampled("image", 2), *algorithm.plan.sampled("pairs", 2)}
 
-    def test_too_few_sites_of_a_group_are_refused(self):
-        with pytest.raises(ConfigError, match=r"algorithm.participation: 1 of 3 text sites"):
-            tiny(algorithm__participation=0.5, data__image_sites=8, data__pair_sites=8)
-
-    def test_a_study_needs_pairs(self):
-        with pytest.raises(ConfigError):
-            tiny(data__pair_sites=0)
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            (
+                {"algorithm__participation": 0.5, "data__image_sites": 8, "data__pair_sites": 8},
+                "algorithm.participation: 1 of 3 text sites",
+            ),
+            ({"data__pair_sites": 0}, "data.*pair"),
+            ({"data__text_sites": 0}, "algorithm.co_layers"),
+        ],
+    )
+    def test_groups_that_cannot_be_are_refused(self, changes, said):
+        with pytest.raises(ConfigError, match=said):
+            tiny(**changes)
 
     @pytest.mark.parametrize("absent", ["image", "text"])
     def test_a_group_may_be_absent(self, absent):
@@ -290,10 +297,6 @@ class TestPlan:
             rounds.round(number)
         assert absent not in {name.split("/")[0] for name in rounds.server.model()}
         assert "text_to_image_recall_at_1" in rounds.server.metrics()[2]
-
-    def test_co_layers_need_the_other_modality(self):
-        with pytest.raises(ConfigError, match=r"algorithm.co_layers"):
-            tiny(data__text_sites=0)
 
     def test_scores_close_every_round_on_request(self):
         rounds = Rounds(tiny(algorithm__evaluate="every"))

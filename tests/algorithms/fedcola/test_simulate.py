@@ -67,15 +67,12 @@ class TestPrivacy:
             ("", {"privacy__unit": "record"}, r"privacy\.unit"),
             ("", {"algorithm__weighting": "records"}, r"algorithm\.weighting"),
             ('weights = "unprotected"', {}, r"privacy\.weights"),
+            ('metrics = "private"', {}, r"privacy\.metrics"),
         ],
     )
     def test_what_would_make_epsilon_wrong_is_refused(self, more, changes, named):
         with pytest.raises(ConfigError, match=named):
             build(private("site", more, **changes))
-
-    def test_private_metrics_are_not_offered(self):
-        with pytest.raises(ConfigError, match=r"privacy\.metrics"):
-            build(private("group", f'{GROUPS}\nmetrics = "private"'))
 
     @pytest.mark.parametrize(("unit", "more"), [("group", GROUPS), ("site", "")])
     def test_nothing_leaves_but_updates(self, unit, more):

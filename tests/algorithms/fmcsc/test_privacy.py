@@ -78,28 +78,26 @@ class TestRefusals:
             build(private(unit).replace(key, value))
         assert refused.value.remedy
 
-    def test_noisy_metrics(self):
-        with pytest.raises(ConfigError, match=r"^privacy\.metrics:"):
-            build(private("group", 'metrics = "private"'))
+    @pytest.mark.parametrize(
+        ("unit", "more", "changes", "said"),
+        [
+            ("group", 'metrics = "private"', {}, "privacy.metrics:"),
+            ("group", 'adjacency = "replace-patient"', {}, "privacy.adjacency:.*leave it out"),
+            ("site", "", {"algorithm__view_types": "hidden"}, "algorithm.view_types:"),
+            ("site", "", {"protection__threshold": 4}, "algorithm.name:.*'full', but a sum needs 4"),
+        ],
+    )
+    def test_what_is_not_offered(self, unit, more, changes, said):
+        with pytest.raises(ConfigError, match=f"^{said}"):
+            build(private(unit, more, **changes))
 
-    def test_patients_that_no_data_set_of_it_names(self):
-        with pytest.raises(ConfigError, match=r"^privacy\.adjacency:.*replace-patient") as refused:
-            build(private("group", 'adjacency = "replace-patient"'))
-        assert "leave it out" in refused.value.remedy
-
-    def test_hidden_view_types_with_noise_in_the_sums(self):
-        with pytest.raises(ConfigError, match=r"^algorithm\.view_types:"):
-            build(private("site", algorithm__view_types="hidden"))
+    def test_what_is_nearly_that_is_offered(self):
         build(private("group", algorithm__view_types="hidden"))
+        build(private("site", protection__threshold=3))
 
     def test_too_few_records_for_a_group(self):
         with pytest.raises(ConfigError, match="do not fill one group"):
             run(private("group", privacy__group_size=25))
-
-    def test_a_group_with_fewer_sites_than_must_answer(self):
-        build(private("site", protection__threshold=3))
-        with pytest.raises(ConfigError, match=r"'full', but a sum needs 4"):
-            build(private("site", protection__threshold=4))
 
 
 class TestWhatLeaves:
