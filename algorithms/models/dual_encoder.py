@@ -21,7 +21,7 @@ from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextData
 from secfed.algorithms.losses.features import Aligned, Features
-from secfed.algorithms.losses.objective import make_objective
+from secfed.algorithms.losses.image_text import make_objective
 from secfed.algorithms.models.alignment import Alignment
 from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
 from secfed.algorithms.models.text_encoder import TextEncoder

@@ -7,7 +7,7 @@ from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
 from secfed.algorithms.losses.features import Aligned, Features
-from secfed.algorithms.losses.objective import make_objective
+from secfed.algorithms.losses.image_text import make_objective
 from secfed.study.study import Study
 from secfed.wire.layout import Summands
 from tests.algorithms import loop

@@ -8,7 +8,8 @@ import torch
 from torch.nn.functional import normalize
 
 from secfed.algorithms.losses.features import Aligned
-from secfed.algorithms.losses.objective import ConVirt, infonce, make_objective
+from secfed.algorithms.losses.image_text import ConVirt, make_objective
+from secfed.algorithms.losses.objective import infonce
 from secfed.errors import ConfigError
 from tests.algorithms.losses_case import draws, looped_contrast, number
 
