@@ -72,10 +72,7 @@ def solve(sums: tuple[float, ...], count: int, rho: float) -> tuple[float, float
 
 
 def _fitted(at: Array, values: Array) -> tuple[Array, Array]:
-    """Points x and shares with sum of shares * exp(b x) close to the values at every power b.
-
-    A number between two points would count as a spread of both, so the grid is refined around those in use.
-    """
+    # A number between two points would count as a spread of both, so the grid is refined around those in use.
     step = -_LOWEST / (_POINTS - 1)
     grid = np.linspace(_LOWEST, 0.0, _POINTS)
     for refinement in range(_REFINEMENTS + 1):
@@ -111,7 +108,7 @@ def largest_weight(count: int, rho: float) -> float:
 
 
 def _largest(inside: Callable[[float], bool]) -> float:
-    """Bisection: the largest x in [0, 1] inside, given that 0 is inside and 1 is not."""
+    """By bisection, the largest x in [0, 1] inside."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0

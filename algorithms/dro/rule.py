@@ -2,8 +2,8 @@
 
 Distributionally robust training gives site i a weight l_i that grows with its loss v_i and stays inside
 a divergence ball around the uniform weights. Published methods send every loss to the server and every
-weight to every site. Here only sums leave a site; ``docs/private-dro.md`` explains why they are enough
-(the theorem and its proof), what they still reveal, and why small cohorts are refused.
+weight to every site. Here only sums leave a site; ``docs/private-dro.md`` proves that they are enough, and
+says what they still reveal and why small cohorts are refused.
 
 One round of site i, with V the public loss cap and N the enrolled sites:
 
@@ -11,14 +11,8 @@ One round of site i, with V the public loss cap and N the enrolled sites:
     sums over the survivors U of a_i and a_i^2               one exchange; n = |U|
     t_i = a_i / p1,  c = n p2 / p1^2 - 1,  s = min(1, sqrt(R / c)),  l_i = 1/n + s (t_i - 1/n)
 
-A site adds :meth:`DroRule.summand`, the server tells :meth:`DroRule.answer` in its next broadcasts, and the
-site makes :meth:`DroRule.weight` and :meth:`DroRule.step_scale` of it. ``site.SiteWeight`` keeps a site's
-weight over rounds: one summand per round, every answer used once.
-
-Each revealed sum is one equation in the numbers of the n sites. Whoever holds t of those numbers, and the
-sums, is left with n - t unknowns; with no more unknowns than equations the solutions are finitely many.
-So n - t must exceed the number of revealed sums. t is at least 1: every site holds its own number and is
-told the sums. Proof and examples: docs/private-dro.md.
+Each revealed sum is one equation in the numbers of the n sites. Whoever holds t of them is left with n - t
+unknowns, which must be more than the revealed sums. t is at least 1: every site holds its own number.
 
 Source: exponentiated gradient and Euclidean projection as in Zhang et al., "Unified fair federated
 learning for digital healthcare", Patterns 2023; chi-square ball as in Duchi, Namkoong, "Learning models
@@ -99,8 +93,6 @@ class DroRule:
         cap = cap_factor * math.log(batch) if options.loss_cap is None else options.loss_cap
         return cls(options, tuple(sorted(sites)), colluders, cap, noised)
 
-    # --- who may take part
-
     @property
     def initial(self) -> float:
         """Every site's first weight."""
@@ -148,8 +140,6 @@ class DroRule:
                 f"and a sum over fewer than {least} could be solved for single losses",
                 remedy=f"set protection.threshold = {least}, or algorithm.rho = 0",
             )
-
-    # --- a site's part
 
     def loss(self, losses: torch.Tensor) -> float:
         """The loss of a site from [k] losses of its batches; at least one."""
@@ -205,8 +195,6 @@ class DroRule:
         leading = math.floor(square / step) * step  # exact: step is a power of two
         return {_A: own, _A2: leading, _A2_REST: square - leading}
 
-    # --- the server's part
-
     def answer(self, round_number: int, totals: Totals) -> DroAnswer | None:
         """What everybody is told; None below the minimum, and where sums are no more than their rounding."""
         survivors = set(totals.survivors)
@@ -229,8 +217,6 @@ class DroRule:
             return (_TRUST * count * step,) * self.options.kl_nodes
         return _TRUST * count * self._steps[0], _TRUST * count * self._steps[2]
 
-    # --- back at the site
-
     def check(self, answer: DroAnswer) -> None:
         """Refuse, with a MalformedMessage, an answer that no honest aggregator gives to any site."""
         if (len(answer.members), len(answer.sums)) != (len(self.sites), self.revealed):
@@ -247,16 +233,12 @@ class DroRule:
         if self.options.divergence == "kl":
             kl.solve(answer.sums, answer.n, self.options.rho)
 
-    def is_member(self, site: SiteId, answer: DroAnswer) -> bool:
-        """Whether the site's summand is in the sums; checks the answer."""
-        self.check(answer)
-        if site not in self.sites:
-            raise malformed("is for other sites")
-        return answer.members[self.sites.index(site)]
-
     def weight(self, site: SiteId, weight: float, loss: float, answer: DroAnswer | None) -> float:
         """The new weight from that of the summand; the old one if the site is in no answer."""
-        if answer is None or not self.is_member(site, answer):
+        if answer is None:
+            return weight
+        self.check(answer)
+        if not answer.members[self.sites.index(site)]:
             return weight
         own, count = self.own(weight, loss), answer.n
         if self.options.rho == 0.0:

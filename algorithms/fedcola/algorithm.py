@@ -6,13 +6,11 @@ model and adds
 
     w * (trained - received)   for every parameter
 
-Attention layers of one modality are summed over *all* sites that hold it, image and pairs sites together,
-text and pairs sites together, because both models that have them need only that sum; everything else is
-summed within the group. So three groups learn from each other, and no sum is smaller than a group. Sites
-with one modality also learn from the other's layers (co-layers): every linear layer of a block becomes W +
-g * A with A the same layer of the other modality's model and a gate g that starts at 0; before anything
-leaves, W becomes W + g * A, so an update looks as without them. What totals are divided by:
-:mod:`secfed.algorithms.fedcola.server`.
+Attention layers of one modality are summed over *all* sites that hold it, everything else within the group:
+three groups learn from each other, and no sum is smaller than a group. Sites with one modality also learn
+from the other's layers (co-layers): every linear layer of a block becomes W + g * A with A the same layer of
+the other modality's model and a gate g that starts at 0; before anything leaves, W becomes W + g * A, so an
+update looks as without them. What totals are divided by: :mod:`secfed.algorithms.fedcola.server`.
 
 Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning", ECCV 2024, arXiv 2404.12467.
 What is different from it: updates are summed at once (not models mixed one after the other), no count or
@@ -32,7 +30,7 @@ from secfed.algorithms.data.transfer.base import Kind, TransferData, TransferSit
 from secfed.algorithms.fedcola.options import FedColaOptions, check_privacy
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan, FedColaStage
 from secfed.algorithms.fedcola.server import FedColaServer
-from secfed.algorithms.fedcola.site import FedColaSite, score
+from secfed.algorithms.fedcola.site import FedColaSite
 from secfed.algorithms.framework.base import Metrics, SiteId
 from secfed.algorithms.framework.datasets import check_pairs
 from secfed.algorithms.framework.parameters import check_shapes
@@ -120,6 +118,8 @@ class FedCola(PlannedStages[FedColaStage]):
         networks = {kind: plan.network(kind, part_of(model, f"{kind}/"), device) for kind in plan.kinds}
         scores = {}
         for site, kind in plan.kind_of.items():
-            sums = score(networks[kind], self.site_data(site).test, self.options.gallery, device)
+            sums = transfer_scores.score(
+                networks[kind], self.site_data(site).test, self.options.gallery, device
+            )
             scores[site] = transfer_scores.finish(kind, sums)
         return scores

@@ -127,11 +127,6 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         order = numpy_generator(self.seed, "fedcola sites", kind, round_number).permutation(len(group))
         return tuple(group[pick] for pick in sorted(order[:count]))
 
-    def training_rounds(self, site: SiteId) -> int:
-        """In how many rounds of the study a site trains."""
-        rounds = range(1, self.rounds + 1)
-        return sum(site in self.sampled(self.kind_of[site], number) for number in rounds)
-
     def members(self, stage: FedColaStage, round_number: int) -> tuple[SiteId, ...]:
         """The sites that are asked for one exchange."""
         if stage.step == "score":
@@ -186,11 +181,12 @@ class FedColaPlan(RoundPlan[FedColaStage]):
     @cached_property
     def scoring(self) -> tuple[FedColaStage, ...]:
         """The sums that measure the models of all groups."""
-        stages = []
-        for kind in self.kinds:
-            exchange = self.exchange(f"score-{kind}", f"all-{kind}", transfer_scores.fields(kind))
-            stages.append(FedColaStage("score", exchange, kind))
-        return tuple(stages)
+        return tuple(
+            FedColaStage(
+                "score", self.exchange(f"score-{kind}", f"all-{kind}", transfer_scores.fields(kind)), kind
+            )
+            for kind in self.kinds
+        )
 
     def round_stages(self, round_number: int) -> Sequence[FedColaStage]:
         """Training, and scoring where the study measures."""

@@ -1,8 +1,7 @@
 """The server's half of FedCola: a model per group, moved by sums, and what each group's total is divided by.
 
 With S_X the sum of w * (trained - received) over the sites X of one exchange, and n_X the sum of their w,
-every model moves by S_X / D. Attention layers of one modality are summed once over all sites that hold it,
-so that S and n of the image sum stand for image and pairs sites together.
+every model moves by S_X / D.
 
 ===============  =====================  ===============================  ===============================
                  ``fedavg``             ``collaborative``                ``compensated``
@@ -21,14 +20,13 @@ is misprinted there (its row would sum to 2 n_T / (n_T + n_P)); what is used her
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
 
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.plan import MODALITIES, OTHER, FedColaPlan
-from secfed.algorithms.framework.server_state import MODEL, GroupServer, copies, moved, part_of
+from secfed.algorithms.framework.server_state import MODEL, ModelServer, copies, moved, part_of
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.models.transfer_options import Modality, is_attention
 from secfed.wire.layout import Exchange, State, Totals
@@ -39,11 +37,13 @@ _PENDING: Final = "pending/"
 _COUNT: Final = "count"
 
 
-class FedColaServer(GroupServer):
+class FedColaServer(ModelServer):
     """Moves every group's model once all sums of a round are there; reads totals only."""
 
     def __init__(self, plan: FedColaPlan, initial: Mapping[Kind, State]) -> None:
-        super().__init__({kind: initial[kind] for kind in plan.kinds})
+        super().__init__(
+            {f"{kind}/{name}": one for kind in plan.kinds for name, one in initial[kind].items()}
+        )
         self._plan = plan
         self._pending: dict[str, dict[str, torch.Tensor]] = {}  # totals of this round, by exchange
 
@@ -52,11 +52,11 @@ class FedColaServer(GroupServer):
         stage = self._plan.stage(round_number, exchange)
         if stage.step == "attention":  # its sites have trained already
             return {}
-        state = {MODEL + name: value for name, value in self._models[stage.of].items()}
+        state = {MODEL + name: value for name, value in part_of(self._model, f"{stage.of}/").items()}
         if stage.step == "own" and stage.of != "pairs":
             other: Modality = "text" if stage.of == "image" else "image"
             for name in self._plan.co_layers:
-                state[OTHER + name] = self._models[other][f"{other}.{name}"]
+                state[OTHER + name] = self._model[f"{other}/{other}.{name}"]
         return state
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
@@ -79,17 +79,16 @@ class FedColaServer(GroupServer):
         own = {kind: self._count(f"own-{kind}") for kind in self._plan.kinds}
         shares = self._plan.options.shares_attention
         shared = {one: self._count(f"attention-{one}") for one in MODALITIES} if shares else {}
-        divisors = denominators(own, shared, self._plan.options.aggregation)
-        step = self._plan.options.server_step
+        aggregation, step = self._plan.options.aggregation, self._plan.options.server_step
         for kind in self._plan.kinds:
-            model = dict(self._models[kind])
             for name in self._plan.trained(kind):
-                source, divisor = f"own-{kind}", divisors.own[kind]
+                modality: Modality | None = None
                 if shares and is_attention(name):
-                    modality: Modality = "image" if name.startswith("image.") else "text"
-                    source, divisor = f"attention-{modality}", divisors.attention[kind, modality]
-                model[name] = moved(model[name], step * self._pending[source][f"update/{name}"], divisor)
-            self._models[kind] = model
+                    modality = "image" if name.startswith("image.") else "text"
+                source = f"attention-{modality}" if modality else f"own-{kind}"
+                total = step * self._pending[source][f"update/{name}"]
+                divisor = denominator(kind, modality, own, shared, aggregation)
+                self._model[f"{kind}/{name}"] = moved(self._model[f"{kind}/{name}"], total, divisor)
 
     def _count(self, exchange: str) -> float:
         return float(self._pending[exchange][_COUNT])
@@ -112,32 +111,25 @@ class FedColaServer(GroupServer):
             self._pending.setdefault(exchange, {})[name] = value.clone()
 
 
-@dataclass(frozen=True)
-class Denominators:
-    """What totals are divided by: attention layers by group and modality, the rest by the group's ``own``."""
-
-    own: Mapping[Kind, float]
-    attention: Mapping[tuple[Kind, Modality], float]
-
-
-def denominators(
-    own: Mapping[Kind, float], shared: Mapping[Modality, float], aggregation: Aggregation
-) -> Denominators:
-    """The column of the table above.
+def denominator(
+    kind: Kind,
+    modality: Modality | None,
+    own: Mapping[Kind, float],
+    shared: Mapping[Modality, float],
+    aggregation: Aggregation,
+) -> float:
+    """One entry of the table above, for a group's attention layers of a modality, or with None for the rest.
 
     ``own`` are n_I, n_T and n_P; a group without sites is left out. ``shared`` are n_(I+P) and n_(T+P), from
     the sums of attention layers (not read for ``fedavg``): a site lost between the two is in one of them
     only.
     """
-    image, text, pairs = own.get("image", 0.0), own.get("text", 0.0), own["pairs"]
     if aggregation == "fedavg":
-        both: dict[tuple[Kind, Modality], float] = {("pairs", "image"): pairs, ("pairs", "text"): pairs}
-        return Denominators(own, {("image", "image"): image, ("text", "text"): text, **both})
-    with_image, with_text = shared["image"], shared["text"]
-    alone: dict[tuple[Kind, Modality], float] = {("image", "image"): with_image, ("text", "text"): with_text}
+        return own[kind]
     if aggregation == "collaborative":
-        return Denominators(own, {**alone, ("pairs", "image"): with_image, ("pairs", "text"): with_text})
-    return Denominators(
-        {"image": image + pairs, "text": text + pairs, "pairs": image + text + pairs},
-        {**alone, ("pairs", "image"): with_image + text, ("pairs", "text"): with_text + image},
-    )
+        return own[kind] if modality is None else shared[modality]
+    if kind != "pairs":
+        return own[kind] + own["pairs"] if modality is None else shared[modality]
+    if modality is None:
+        return sum(own.values())
+    return shared[modality] + own.get("text" if modality == "image" else "image", 0.0)

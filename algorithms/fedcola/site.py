@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from secfed.algorithms.data.transfer.base import Samples, TransferSite
+from secfed.algorithms.data.transfer.base import TransferSite
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan
-from secfed.algorithms.framework.base import SiteId, SiteProgram
+from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.local_training import fit
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
@@ -20,8 +20,9 @@ from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.metrics.score_grid import on_grid
+from secfed.algorithms.metrics.transfer_scores import required
 from secfed.algorithms.models.gated_linear import fuse, gate
-from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
+from secfed.algorithms.models.transfer_transformer import Classifier
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import MalformedMessage, WrongState
@@ -54,7 +55,9 @@ class FedColaSite(SiteProgram):
         rows = self._private_rows()
         patients = None if self._patients is None else tuple(self._patients[row] for row in rows.tolist())
         options = self._options
-        passes = self._plan.training_rounds(self._site_id) * options.local_epochs
+        rounds = range(1, self._plan.rounds + 1)
+        trains = sum(self._site_id in self._plan.sampled(self._kind, number) for number in rounds)
+        passes = trains * options.local_epochs
         privacy.plan(Phase(TRAIN, len(rows), options.batch_size, passes, patients=patients))
         self._privacy = privacy
 
@@ -116,16 +119,13 @@ class FedColaSite(SiteProgram):
             "loss": weight * loss,
             **settled,
         }
-        names = [field.name for field in exchange.layout.fields]
-        return {name: summands[name] for name in names if name in summands}
+        return fitting(exchange, summands)
 
     def _weight(self) -> float:
         options = self._options
         if options.weighting == "equal":
             return 1.0
         return min(len(self._train_samples), options.weight_cap) / options.weight_cap
-
-    # --- training ---
 
     def _train(self, round_number: int, broadcast: State) -> tuple[State, float]:
         options, plan, seed = self._options, self._plan, self._seed
@@ -175,15 +175,11 @@ class FedColaSite(SiteProgram):
 
     def _rows(self, rows: torch.Tensor) -> Batch:
         samples = self._train_samples
-        if self._kind == "image":
-            parts = (_required(samples.images)[rows], _required(samples.labels)[rows])
-        elif self._kind == "text":
-            parts = (_required(samples.tokens)[rows], _required(samples.labels)[rows])
+        if self._kind == "pairs":
+            parts = required(samples.images)[required(samples.sources)[rows]], required(samples.tokens)[rows]
         else:
-            parts = (
-                _required(samples.images)[_required(samples.sources)[rows]],
-                _required(samples.tokens)[rows],
-            )
+            inputs = samples.images if self._kind == "image" else samples.tokens
+            parts = required(inputs)[rows], required(samples.labels)[rows]
         return tuple(part.to(self._device) for part in parts)
 
     def _private_rows(self) -> torch.Tensor:
@@ -191,32 +187,15 @@ class FedColaSite(SiteProgram):
         if self._kind != "pairs":
             return torch.arange(len(self._train_samples))
         first: dict[int, int] = {}
-        for row, image in enumerate(_required(self._train_samples.sources).tolist()):
+        for row, image in enumerate(required(self._train_samples.sources).tolist()):
             first.setdefault(image, row)
         return torch.tensor(sorted(first.values()), dtype=torch.int64)
 
-    # --- scores ---
-
     def _score(self, received: State) -> Summands:
         network = self._plan.network(self._kind, received, self._device)
-        sums = score(network, self._held_out, self._options.gallery, self._device)
+        sums = transfer_scores.score(network, self._held_out, self._options.gallery, self._device)
         return on_grid(sums, sums)
-
-
-def score(
-    network: Classifier | PairEncoder, held_out: Samples, gallery: int, device: torch.device
-) -> dict[str, float]:
-    """What one site adds to the sum of its group's scores."""
-    if isinstance(network, PairEncoder):
-        return transfer_scores.score_pairs(network, held_out, gallery, device)
-    return transfer_scores.score_classifier(network.kind, network, held_out, device)
 
 
 def _cross_entropy(network: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(network(batch[0]), batch[1], reduction="none")
-
-
-def _required(part: torch.Tensor | None) -> torch.Tensor:
-    if part is None:  # check_transfer refuses such records
-        raise WrongState("the site's records lack what its kind has")
-    return part

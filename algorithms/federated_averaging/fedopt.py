@@ -18,7 +18,7 @@ from pydantic import Field
 
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
-from secfed.algorithms.federated_averaging.weighted_mean import Means
+from secfed.algorithms.federated_averaging.weighted_plan import Means
 from secfed.algorithms.framework.registry import register
 from secfed.wire.layout import State
 

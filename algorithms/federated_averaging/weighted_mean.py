@@ -11,9 +11,8 @@
 
 A round has one exchange, ``update``. Each site adds w * (what :meth:`WeightedMean.local_update` gave), its
 weight w, and what evaluating the *received* model on its held-out records gave, as numerators and
-denominators. The server divides by the total weight, so it has the weighted means without
-knowing one site's values, weight or number of records. Metrics of a model therefore arrive one exchange
-later, and round ``rounds + 1`` is an exchange that only evaluates.
+denominators. The server divides by the total weight. Metrics of a model therefore arrive one exchange later,
+and round ``rounds + 1`` is an exchange that only evaluates.
 
 Under ``[privacy]`` local steps are private (unit record or group) or the sum carries noise (unit site). The
 training loss then never leaves; whether metrics and the number of records do is the study's choice. With
@@ -31,7 +30,7 @@ import torch
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.weighted_plan import STATE, UPDATE, Means, WeightedPlan
-from secfed.algorithms.framework.base import Metrics, SiteProgram, no_exchange
+from secfed.algorithms.framework.base import Metrics, SiteProgram, fitting, no_exchange
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.parameters import write_parameters
 from secfed.algorithms.framework.server_state import ModelServer, copies, model_of, part_of
@@ -43,8 +42,6 @@ from secfed.wire.parts import failed, is_finite, otherwise
 
 if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
-
-__all__ = ["UPDATE", "Means", "WeightedMean", "WeightedMeanServer", "WeightedMeanSite"]
 
 _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
 
@@ -94,24 +91,23 @@ class WeightedMeanSite(SiteProgram):
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """Weight and counts, and how many records are held out, except counts that leave with noise."""
         self._check(round_number, exchange)
-        data, names = self._data, {field.name for field in exchange.layout.fields}
+        data = self._data
         weight = self._algorithm.weight(len(data.train_y))
         known: dict[str, torch.Tensor | float] = {"weight": weight}
         known |= {name: weight * value for name, value in self._algorithm.counts(data).items()}
         if not self._noisy_metrics:
             known |= classification.counts(data.test_y, self._algorithm.data.classes)
-        return {name: value for name, value in known.items() if name in names}
+        return fitting(exchange, known)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Evaluate the received model and, in ``update``, train it; a part that fails is left out."""
         self._check(round_number, exchange)
         received = self._algorithm.model_in(broadcast)
-        names = {field.name for field in exchange.layout.fields}
         memory = self._memory  # evaluation uses what it was, in either order
         summands: dict[str, torch.Tensor | float] = {}
 
         def evaluate() -> None:
-            if any(name.startswith("eval/") for name in names):
+            if any(field.name.startswith("eval/") for field in exchange.layout.fields):
                 summands.update(otherwise({}, self._evaluate_on, received, memory))
 
         if self._privacy is None:
@@ -120,8 +116,7 @@ class WeightedMeanSite(SiteProgram):
             summands.update(otherwise({}, self._train_on, round_number, received, part_of(broadcast, STATE)))
         if self._privacy is not None:
             evaluate()  # training comes first: it pays, or refuses, before any record is touched
-        summands.update(self.settled(round_number, exchange))
-        return {name: value for name, value in summands.items() if name in names}
+        return fitting(exchange, {**summands, **self.settled(round_number, exchange)})
 
     def save(self) -> State:
         """What this site keeps; nothing for most algorithms."""

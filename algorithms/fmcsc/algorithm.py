@@ -7,8 +7,8 @@ own that is drawn towards its view's. For every group a site adds
     w * (local - received)   for every parameter,      w      and      w * (mean training loss)
 
 where w comes from mutual information that only the site knows. The groups start from one model that is
-pre-trained by secure averaging, never from one hospital's. Clusters are found by k-means on the common
-semantics h, whose every step is a secure sum, and are scored by one summed contingency table.
+pre-trained by secure averaging. Clusters are found by k-means on the common semantics h, whose every step is
+a secure sum, and are scored by one summed contingency table.
 
 Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views",
 NeurIPS 2024. What is different from it: its pre-training hands one client's autoencoder to the others, and

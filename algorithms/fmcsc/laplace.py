@@ -19,8 +19,6 @@ from collections.abc import Sequence
 
 import torch
 
-from secfed.errors import RangeError
-
 
 def laplace(shape: Sequence[int], epsilon: float, generator: torch.Generator) -> torch.Tensor:
     """Independent float32 noise with scale 1 / epsilon for every coordinate of a tensor of this shape.
@@ -29,8 +27,6 @@ def laplace(shape: Sequence[int], epsilon: float, generator: torch.Generator) ->
     take the noise off again. At ``epsilon = inf`` the noise is all -0.0 and the generator is not used:
     x + (-0.0) has the bits of x for every x, also for x = -0.0, which + 0.0 would change.
     """
-    if not epsilon > 0:
-        raise RangeError("epsilon must be above 0", remedy="use inf for no noise")
     width = 1.0 / epsilon
     if width == 0.0:
         return torch.full(tuple(shape), -0.0)

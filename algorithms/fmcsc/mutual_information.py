@@ -17,8 +17,6 @@ from typing import Final
 
 import torch
 
-from secfed.errors import RangeError
-
 BINS: Final = 10
 
 
@@ -27,11 +25,6 @@ def mutual_information(a: torch.Tensor, b: torch.Tensor, *, bins: int = BINS) ->
 
     Security: a single-site value. One record can move every cell's border, so no noise level is a guarantee.
     """
-    if a.shape != b.shape or not a.numel() or bins < 2:
-        raise RangeError(
-            "mutual information needs two non-empty matrices of one shape and at least 2 bins",
-            remedy="compare features of the same records",
-        )
     one, other = (part.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for part in (a, b))
     usable = torch.isfinite(one) & torch.isfinite(other)
     if not bool(usable.any()):

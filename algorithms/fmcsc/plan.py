@@ -9,8 +9,7 @@ a site with one view trains for its own. Every site is *scored* in one group onl
                          score-view-1-01 .., score-table                per group, and one table
 
 With ``evaluate = "every"`` the scoring also closes every main round before the last. Under ``[privacy]`` no
-loss leaves, and scoring only happens where the study lets metrics leave without noise; with the site as
-the unit a layout holds updates and nothing else, since all of it gets noise.
+loss leaves; with the site as the unit a layout holds updates and nothing else, since all of it gets noise.
 """
 
 from __future__ import annotations

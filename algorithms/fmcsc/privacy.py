@@ -1,9 +1,8 @@
 """FMCSC under ``[privacy]``: which studies have a guarantee, and what a site's private training consists of.
 
-The contrast of a multi-view site compares records with each other, so no gradient belongs to one record and
-clipping records would bound nothing. The unit is therefore a fixed *group* of records, in every phase at
-every site: its gradient, coupled terms included, is clipped as a whole, and the relation is "the content
-of one record is replaced". Or the unit is the whole site, with noise in the sums. Nothing else is offered.
+The contrast of a multi-view site compares records with each other (see
+:mod:`secfed.algorithms.framework.coupled_privacy`). The unit is therefore a fixed *group* of records, in
+every phase at every site, and the relation is "the content of one record is replaced"; or the whole site.
 
 What leaves besides updates is public (which sites are in a sum, and how each of them counts), or it does not
 leave: no losses, no mutual information. Scores leave without noise, if the study says so, or not at all.
@@ -64,6 +63,13 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
         )
 
 
+def epochs(options: FmcscOptions, phase: str) -> int:
+    """Passes over a site's records each time that it works on a phase."""
+    if phase == PRETRAIN:
+        return options.pretrain_epochs
+    return options.distillation_epochs if phase == TEACH else options.local_epochs
+
+
 def phases(plan: FmcscPlan, site: SiteId, records: int) -> tuple[Phase, ...]:
     """What a site is going to train in the whole study; all of it follows from public facts.
 
@@ -78,10 +84,8 @@ def phases(plan: FmcscPlan, site: SiteId, records: int) -> tuple[Phase, ...]:
     main = max(0, plan.rounds - options.pretrain_rounds) if site in plan.participants else 0
     all_views = main if plan.view_of[site] is None else 0
     own_view = main if plan.view_of[site] is not None and plan.trains_own_view else 0
-    passes = {
-        PRETRAIN: sampled * options.pretrain_epochs,
-        ALL_VIEWS: all_views * options.local_epochs,
-        TEACH: all_views * plan.views * options.distillation_epochs,
-        OWN_VIEW: own_view * options.local_epochs,
-    }
-    return tuple(Phase(name, records, options.batch_size, count) for name, count in passes.items())
+    times = {PRETRAIN: sampled, ALL_VIEWS: all_views, TEACH: all_views * plan.views, OWN_VIEW: own_view}
+    return tuple(
+        Phase(name, records, options.batch_size, count * epochs(options, name))
+        for name, count in times.items()
+    )

@@ -77,15 +77,9 @@ class SiteScoring:
         sums, counts, inertia = kmeans.local_sums(features, centres)
         return {"sums": sums, "counts": counts, "inertia": inertia}
 
-    def _centres(self, stage: FmcscStage, broadcast: State) -> torch.Tensor:
-        size = (self._plan.classes, self._plan.features)
-        runs = len(self._plan.groups) if stage.kind == "table" else self._plan.runs(stage.group)
-        centres = broadcast.get("centres")
-        if centres is None or tuple(centres.shape) != (runs, *size):
-            raise MalformedMessage(
-                f"the broadcast for {stage.exchange.name!r} has no {runs} sets of centres",
-                remedy="the aggregator must run the same study file",
-            )
+    @staticmethod
+    def _centres(stage: FmcscStage, broadcast: State) -> torch.Tensor:
+        centres = broadcast["centres"]
         if not bool(torch.isfinite(centres).all()):
             raise MalformedMessage(
                 f"the broadcast for {stage.exchange.name!r} holds centres with NaN or Inf",

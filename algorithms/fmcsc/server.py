@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan
+from secfed.algorithms.fmcsc.plan import FmcscPlan
 from secfed.algorithms.fmcsc.scoring import ServerScoring
-from secfed.algorithms.framework.server_state import GroupServer, moved, part_of
+from secfed.algorithms.framework.server_state import ModelServer, moved, part_of
 from secfed.wire.layout import Exchange, State, Totals
 
 _SCORING: Final = "scoring/"
 _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
 
 
-class FmcscServer(GroupServer):
+class FmcscServer(ModelServer):
     """Moves every group's model by its weighted mean update; reads totals only."""
 
     def __init__(self, plan: FmcscPlan, initial: State) -> None:
-        super().__init__(dict.fromkeys(plan.groups, initial))
+        super().__init__({f"{group}/{name}": one for group in plan.groups for name, one in initial.items()})
         self._plan, self._scoring = plan, ServerScoring(plan)
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """What this exchange needs, and no more: models as ``group/parameter``, centres."""
         stage, plan = self._plan.stage(round_number, exchange), self._plan
         state = {} if stage.kind in ("pretrain", "train") else self._scoring.broadcast(stage)
-        for name in (plan.groups[group] for group in plan.broadcast_groups(stage)):
-            state.update({f"{name}/{one}": value for one, value in self._models[name].items()})
-        return state
+        wanted = tuple(f"{plan.groups[group]}/" for group in plan.broadcast_groups(stage))
+        return state | {name: value for name, value in self._model.items() if name.startswith(wanted)}
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Take in one exchange: losses of the model that training began with, scores of the one measured."""
@@ -51,18 +50,17 @@ class FmcscServer(GroupServer):
             self._metrics.of(round_number - 1)[name] = totals.scalar("loss") / weight
 
     def _pretrain(self, totals: Totals) -> None:
-        model = dict(self._models[self._plan.groups[FULL]])
-        for view, group in enumerate(self._plan.groups[1:]):
+        plan = self._plan
+        for view, group in enumerate(plan.groups[1:]):
             if f"sites/{group}" in totals:
                 owners = totals.scalar(f"sites/{group}")
             else:  # the layout of site-level privacy: every survivor that holds the view counts
-                owners = float(self._plan.owners(totals.survivors, view))
-            if owners < self._plan.options.min_group - 0.5:
+                owners = float(plan.owners(totals.survivors, view))
+            if owners < plan.options.min_group - 0.5:
                 continue
-            for name in self._plan.pretrained:
-                if int(name.split(".")[1]) == view:
-                    model[name] = moved(model[name], totals[f"update/{name}"], owners)
-        self._models = dict.fromkeys(self._models, model)
+            for name in (one for one in plan.pretrained if int(one.split(".")[1]) == view):
+                value = moved(self._model[f"full/{name}"], totals[f"update/{name}"], owners)
+                self._model.update({f"{each}/{name}": value for each in plan.groups})
 
     def _move(self, round_number: int, group: int, totals: Totals) -> None:
         if "weight" in totals:
@@ -72,10 +70,9 @@ class FmcscServer(GroupServer):
             weight, sites = sum(weights), float(sum(one > 0 for one in weights))
         if weight <= _NO_WEIGHT or sites < self._plan.options.min_group - 0.5:
             return
-        name = self._plan.groups[group]
-        self._models[name] = {
-            one: moved(value, totals[f"update/{one}"], weight) for one, value in self._models[name].items()
-        }
+        for one in self._plan.shapes:
+            name = f"{self._plan.groups[group]}/{one}"
+            self._model[name] = moved(self._model[name], totals[f"update/{one}"], weight)
 
     def save(self) -> State:
         """Models, scoring and metrics."""

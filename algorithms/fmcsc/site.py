@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from secfed.algorithms.fmcsc.laplace import laplace
 from secfed.algorithms.fmcsc.mutual_information import BINS, mutual_information
 from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
 from secfed.algorithms.fmcsc.scoring import SiteScoring, loaded_pair, saved_pair
-from secfed.algorithms.framework.base import SiteId, SiteProgram
+from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.local_training import fit
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import torch_generator
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
 _Trained = tuple[MultiviewNetwork, float, float]  # the model, its weight, and the mean loss
 _MOST_BITS: Final = math.log2(BINS)  # of a mutual information
 _LEAST_WEIGHT: Final = 1e-3  # so that a group whose weights are all clipped to 0 still averages
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Training for one exchange, from a received model."""
+
+    round: int
+    stage: FmcscStage
+    received: State
 
 
 class FmcscSite(SiteProgram):
@@ -78,8 +88,7 @@ class FmcscSite(SiteProgram):
         self._target = None if target is None else (target[0], target[1].to(self._device))
         self._scoring.load(state)
 
-    @property
-    def _held(self) -> Batch:
+    def _batch(self) -> Batch:
         """The records: the views that the site holds."""
         return tuple(view for view in self._views if view is not None)
 
@@ -101,18 +110,17 @@ class FmcscSite(SiteProgram):
         elif stage.kind == "moments":
             known = {f"sites/{name}": float(at == self.group) for at, name in enumerate(plan.groups)}
             known["records"] = float(self._records if stage.group == self.group else 0)
-        names = {field.name for field in exchange.layout.fields}
-        return {name: value for name, value in known.items() if name in names}
+        return fitting(exchange, known)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Train for a group, or take a step of scoring; what fails is left out."""
         stage, plan = self._plan.stage(round_number, exchange), self._plan
         settled = self.settled(round_number, exchange)
         if stage.kind in ("pretrain", "train"):
+            received = part_of(broadcast, plan.groups[stage.group] + "/")
             work = self._train if stage.kind == "train" else self._pretrain
-            summands = {**work(round_number, stage, broadcast), **settled}
-            names = [field.name for field in exchange.layout.fields]
-            return {name: summands[name] for name in names if name in summands}
+            summands = {**work(_Task(round_number, stage, received)), **settled}
+            return fitting(exchange, summands)
         received = part_of(broadcast, plan.groups[self.group] + "/")
         if received:
             # Records without features count as the origin; see the module on k-means.
@@ -131,24 +139,21 @@ class FmcscSite(SiteProgram):
 
     def _fit(
         self,
+        task: _Task,
+        phase: str,
         network: MultiviewNetwork,
+        trained: Collection[str],
         loss: DeclaredLoss,
         batch: Callable[[], Batch],
-        round_number: int,
-        stage: FmcscStage,
-        *,
-        phase: str,
-        trained: Collection[str],
-        epochs: int,
     ) -> float:
         """The only place where records meet an optimiser; mean loss per record, NaN under privacy.
 
         ``batch`` gives all records; under privacy it is called when the phase has been paid for. Their order
         differs by round and exchange, and stays the same in all passes.
         """
-        plan = self._plan
-        pretrains, rate = stage.kind == "pretrain", plan.options.pretrain_learning_rate
-        optimiser = adam_over(network, trained, rate if pretrains else plan.learning_rate(round_number))
+        plan, epochs = self._plan, private.epochs(self._plan.options, phase)
+        pretrains, rate = phase == private.PRETRAIN, plan.options.pretrain_learning_rate
+        optimiser = adam_over(network, trained, rate if pretrains else plan.learning_rate(task.round))
         if self._privacy is not None:
             records = LazyRecords(self._records, batch)
             self._privacy.run(network, optimiser, loss, records, passes=epochs, phase=phase)
@@ -156,31 +161,20 @@ class FmcscSite(SiteProgram):
         size, seed = plan.options.batch_size, self._setting.site_seed
         data = batch()
         if seed is not None:  # in simulation the batches are those of the paper: records in their order
-            place = (self._site_id, phase, round_number, stage.exchange.name)
+            place = (self._site_id, phase, task.round, task.stage.exchange.name)
             order = torch.randperm(len(data[0]), generator=torch_generator(seed, "order", *place))
             data = tuple(part[order.to(part.device)] for part in data)
         batches = list(zip(*(torch.split(part, size) for part in data), strict=True))
         return fit(network, optimiser, loss, lambda: batches, epochs=epochs)
 
-    def _pretrain(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
-        plan, options, owned = self._plan, self._plan.options, self._owned
-        received = part_of(broadcast, plan.groups[FULL] + "/")
-        start: State = received
-        if options.pretrain_start == "independent":
+    def _pretrain(self, task: _Task) -> Summands:
+        plan, owned = self._plan, self._owned
+        start = task.received
+        if plan.options.pretrain_start == "independent":
             start = self._networks.start(self._setting.local_seed, self._site_id)
-        network = self._network(start)
-        loss = otherwise(
-            None,
-            self._fit,
-            network,
-            losses.pretraining_loss(owned),
-            lambda: self._held,
-            round_number,
-            stage,
-            phase=private.PRETRAIN,
-            trained=[f"{part}.{view}" for part in ("enc", "dec") for view in owned],
-            epochs=options.pretrain_epochs,
-        )
+        network, objective = self._network(start), losses.pretraining_loss(owned)
+        parts = [f"{part}.{view}" for part in ("enc", "dec") for view in owned]
+        loss = otherwise(None, self._fit, task, private.PRETRAIN, network, parts, objective, self._batch)
         if loss is None:
             return {}
         # Every site counts the same. Counts of records would be the same in every round, so that totals over
@@ -189,109 +183,86 @@ class FmcscSite(SiteProgram):
         summands: dict[str, torch.Tensor | float] = {"loss": loss}
         for name in plan.pretrained:
             share = float(view_of(name) in owned)
-            summands[f"update/{name}"] = share * (trained[name] - received[name])
+            summands[f"update/{name}"] = share * (trained[name] - task.received[name])
         return summands
 
-    def _train(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
-        plan = self._plan
-        received = part_of(broadcast, plan.groups[stage.group] + "/")
-        share = plan.weight(self._site_id, stage.group, round_number)
-        work: Callable[[int, FmcscStage, State], _Trained]
+    def _train(self, task: _Task) -> Summands:
+        plan, group = self._plan, task.stage.group
+        share = plan.weight(self._site_id, group, task.round)
         if self._view is None:
-            work = self._train_all_views if stage.group == FULL else self._teach
-        elif stage.group == self.group and plan.trains_own_view:
+            work = self._train_all_views if group == FULL else self._teach
+        elif group == self.group and plan.trains_own_view:
             work = self._train_own_view
         else:  # it counts nothing here; if view types are hidden, it looks like all others
             nothing = {f"update/{name}": torch.zeros(shape) for name, shape in plan.shapes.items()}
             return {**nothing, "weight": 0.0, "loss": 0.0}
-        result = otherwise(None, work, round_number, stage, received)
+        result = otherwise(None, work, task)
         if result is None:  # nobody's weight may vanish from the sum; information of 0 is the least
             return {"weight": share * as_weight(0.0, _MOST_BITS)}
         network, weight, loss = result
         weight *= share
         trained = read_parameters(network)
-        noise = self._noise(round_number, stage)
-        summands: dict[str, torch.Tensor | float] = {
-            f"update/{name}": weight * noise(trained[name] - received[name]) for name in plan.shapes
-        }
-        return {**summands, "weight": weight, "loss": weight * loss}
+        noise = self._noise(task)
+        update = {name: weight * noise(trained[name] - task.received[name]) for name in plan.shapes}
+        named = {f"update/{name}": value for name, value in update.items()}
+        return {**named, "weight": weight, "loss": weight * loss}
 
-    def _train_all_views(self, round_number: int, stage: FmcscStage, received: State) -> _Trained:
+    def _train_all_views(self, task: _Task) -> _Trained:
         options, views = self._plan.options, self._views
-        network = self._network(received)
+        network, objective = self._network(task.received), losses.multiview_loss(options)
         # Where this training fails, those for the views are not refused: they fail, too, and add zeros.
         nothing = torch.full((self._records, self._plan.features), math.nan, device=self._device)
-        self._target = (round_number, nothing)
-        loss = self._fit(
-            network,
-            losses.multiview_loss(options),
-            lambda: self._held,
-            round_number,
-            stage,
-            phase=private.ALL_VIEWS,
-            trained=("enc", "dec", "view_head", "fuse_head"),
-            epochs=options.local_epochs,
-        )
+        self._target = (task.round, nothing)
+        parts = ("enc", "dec", "view_head", "fuse_head")
+        loss = self._fit(task, private.ALL_VIEWS, network, parts, objective, self._batch)
         with torch.no_grad():
             low = network.encode(views)
             common = network.common(low)
             high = [network.view_features(view, z) for view, z in enumerate(low)]
-        self._target = (round_number, common)
+        self._target = (task.round, common)
         if options.weights != "mi":
             return network, 1.0, loss
         information = sum(mutual_information(common, r) for r in high)
         return network, as_weight(information, len(views) * _MOST_BITS), loss
 
-    def _teach(self, round_number: int, stage: FmcscStage, received: State) -> _Trained:
-        options, view = self._plan.options, stage.group - 1
-        if self._target is None or self._target[0] != round_number:
+    def _teach(self, task: _Task) -> _Trained:
+        options, view = self._plan.options, task.stage.group - 1
+        if self._target is None or self._target[0] != task.round:
             raise WrongState(
-                f"site {self._site_id!r} did not train on all views in round {round_number}",
+                f"site {self._site_id!r} did not train on all views in round {task.round}",
                 remedy="it takes part again in the next round",
             )
         target = self._target[1]
         seen = [records if at == view else None for at, records in enumerate(self._views)]
-        network = self._network(received)
+        network, objective = self._network(task.received), losses.distillation_loss(view, options)
         before = None
         if options.weights == "mi":
             with torch.no_grad():
                 before = network(seen)
-        loss = self._fit(
-            network,
-            losses.distillation_loss(view, options),
-            lambda: (*self._held, target),
-            round_number,
-            stage,
-            phase=private.TEACH,
-            trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
-            epochs=options.distillation_epochs,
-        )
+        parts = ("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec")
+
+        def taught() -> Batch:
+            return (*self._batch(), target)
+
+        loss = self._fit(task, private.TEACH, network, parts, objective, taught)
         if before is None:
             return network, 1.0, loss
         return network, self._gain(network, seen, view, before), loss
 
-    def _train_own_view(self, round_number: int, stage: FmcscStage, received: State) -> _Trained:
+    def _train_own_view(self, task: _Task) -> _Trained:
         options, views, view = self._plan.options, self._views, self.group - 1
-        before = self._network(received)
+        before, objective = self._network(task.received), losses.single_view_loss(view, len(views), options)
 
         @cache
         def batch() -> Batch:  # made when it is paid for
             none = torch.zeros(self._records, self._plan.features, device=self._device)
-            return (*self._held, otherwise(none, self._embed, before))
+            return (*self._batch(), otherwise(none, self._embed, before))
 
         keeps = options.model_contrast and self._own is not None
-        network = self._network(self._own if keeps and self._own is not None else received)
+        network = self._network(self._own if keeps and self._own is not None else task.received)
         own = [f"enc.{view}", f"dec.{view}"]
-        loss = self._fit(
-            network,
-            losses.single_view_loss(view, len(views), options),
-            batch,
-            round_number,
-            stage,
-            phase=private.OWN_VIEW,
-            trained=("enc", *own, "fuse_head") if options.model_contrast else own,
-            epochs=options.local_epochs,
-        )
+        parts = ["enc", *own, "fuse_head"] if options.model_contrast else own
+        loss = self._fit(task, private.OWN_VIEW, network, parts, objective, batch)
         trained = read_parameters(network)
         if is_finite(trained):  # a failed update leaves the site's own model as it was
             self._own = trained
@@ -308,13 +279,14 @@ class FmcscSite(SiteProgram):
         information = mutual_information(common, reference) - mutual_information(common, low[view])
         return as_weight(information, _MOST_BITS)
 
-    def _noise(self, round_number: int, stage: FmcscStage) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _noise(self, task: _Task) -> Callable[[torch.Tensor], torch.Tensor]:
         """The paper's noise on an update; not a guarantee, see :mod:`secfed.algorithms.fmcsc.laplace`."""
         epsilon = self._plan.options.paper_laplace_epsilon
         if epsilon is None:
             return lambda update: update
         seed = self._setting.local_seed
-        generator = torch_generator(seed, "paper-laplace", self._site_id, round_number, stage.exchange.name)
+        place = (self._site_id, task.round, task.stage.exchange.name)
+        generator = torch_generator(seed, "paper-laplace", *place)
         return lambda update: update + laplace(update.shape, epsilon, generator)
 
 

@@ -246,6 +246,11 @@ def planned_for(exchange: Exchange, round_number: int, stages: Iterable[_Planned
     raise no_exchange(round_number, exchange)
 
 
+def fitting(exchange: Exchange, values: Summands) -> Summands:
+    """Those of the values that an exchange has fields for, in the layout's order."""
+    return {field.name: values[field.name] for field in exchange.layout.fields if field.name in values}
+
+
 def no_exchange(round_number: int, exchange: Exchange) -> WrongState:
     """The error of an exchange that a round does not have."""
     return WrongState(

@@ -80,7 +80,10 @@ class VersionMetrics:
 
 
 class ModelServer(ServerProgram):
-    """A server program with one model: how it begins, what it gives and how it is saved."""
+    """A server program with a model: how it begins, what it gives and how it is saved.
+
+    Where every group has a model, ``group/parameter`` are the names of one.
+    """
 
     def __init__(self, initial: State) -> None:
         self._model = copies(initial)
@@ -105,34 +108,4 @@ class ModelServer(ServerProgram):
     def load(self, state: State) -> None:
         """Continue from :meth:`save`."""
         self._model = model_of(state, self._model)
-        self._metrics.load(state)
-
-
-class GroupServer(ServerProgram):
-    """A server program with a model per group; subclasses replace a model and never change one in place."""
-
-    def __init__(self, models: Mapping[str, State]) -> None:
-        self._models: dict[str, State] = dict(models)
-        self._metrics = VersionMetrics()
-
-    def model(self) -> State:
-        """The current parameters of every group: float32 copies."""
-        return {
-            f"{group}/{name}": value.clone()
-            for group, model in self._models.items()
-            for name, value in model.items()
-        }
-
-    def metrics(self) -> Mapping[int, Mapping[str, float]]:
-        """Metrics by model version."""
-        return self._metrics.all()
-
-    def save(self) -> State:
-        """Models and metrics."""
-        return {MODEL + name: value for name, value in self.model().items()} | self._metrics.save()
-
-    def load(self, state: State) -> None:
-        """Continue from :meth:`save`."""
-        models = model_of(state, self.model())
-        self._models = {group: part_of(models, f"{group}/") for group in self._models}
         self._metrics.load(state)

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 class StudySettings(Protocol):
     """What an algorithm reads of a study: its sections; :class:`secfed.study.study.Study` has them."""
 
+    folder: Path  # where relative paths start
+    algorithm: Options
+    model: ModelOptions
+    data: Options
+    protection: ProtectionSection
+    privacy: PrivacySection | None
+
     @property
     def rounds(self) -> int:
         """Number of training rounds."""
@@ -29,30 +36,6 @@ class StudySettings(Protocol):
     @property
     def seed(self) -> int:
         """Seed of what all parties draw alike; protects nothing."""
-
-    @property
-    def folder(self) -> Path:
-        """Where relative paths start."""
-
-    @property
-    def algorithm(self) -> Options:
-        """``[algorithm]``."""
-
-    @property
-    def model(self) -> ModelOptions:
-        """``[model]``."""
-
-    @property
-    def data(self) -> Options:
-        """``[data]``."""
-
-    @property
-    def protection(self) -> ProtectionSection:
-        """``[protection]``."""
-
-    @property
-    def privacy(self) -> PrivacySection | None:
-        """``[privacy]``, if the study has it."""
 
 
 @dataclass(frozen=True)

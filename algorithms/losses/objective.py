@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -67,15 +67,12 @@ class Objective(nn.Module, ABC):
     def forward(self, aligned: Aligned) -> ObjectiveValue:
         """The objective of one batch of pairs."""
         with without_autocast(aligned.image):
-            full = _full_precision(aligned)
+            full = replace(
+                aligned, **{n: full_precision(v) for n, v in vars(aligned).items() if v is not None}
+            )
             plain = infonce(full.image, full.text, self.temperature)
             return ObjectiveValue(self.total(full, plain), plain)
 
     @abstractmethod
     def total(self, aligned: Aligned, plain: torch.Tensor) -> torch.Tensor:
         """What training minimises; ``plain`` is the InfoNCE of the embeddings, both in float32 at least."""
-
-
-def _full_precision(aligned: Aligned) -> Aligned:
-    values = {field.name: getattr(aligned, field.name) for field in fields(aligned)}
-    return replace(aligned, **{n: full_precision(v) for n, v in values.items() if v is not None})

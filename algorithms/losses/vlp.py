@@ -2,10 +2,7 @@
 
 All of it is computed inside a site from that site's own values and what everybody received.
 
-Source: MOON: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, equation (3). FedEMA: Zhuang,
-Wen, Zhang, "Divergence-aware Federated Self-Supervised Learning", ICLR 2022, equations (3) to (5). FedLDAWA:
-Rehman, Gao, de Gusmao, Alibeigi, Shen, Lane, "L-DAWA: Layer-wise Divergence Aware Weight Aggregation in
-Federated Self-Supervised Visual Representation Learning", ICCV 2023.
+Source: those of :mod:`secfed.algorithms.vision_language.averaging`.
 """
 
 from __future__ import annotations
@@ -14,10 +11,8 @@ from typing import Final, Literal
 
 import torch
 
-from secfed.algorithms.losses.contrastive import model_contrast
 from secfed.algorithms.losses.features import Aligned
 from secfed.algorithms.losses.objective import full_precision, infonce
-from secfed.errors import MalformedMessage
 from secfed.wire.layout import State
 
 AnchorReduction = Literal["mean", "sumdim"]
@@ -52,20 +47,8 @@ def guidance_contrast(
     return (image + text) / 2
 
 
-def moon_loss(
-    z: torch.Tensor, z_global: torch.Tensor, z_previous: torch.Tensor, temperature: float
-) -> torch.Tensor:
-    """MOON's model contrast: mean of -log[ e^{cos(z, g)/t} / (e^{cos(z, g)/t} + e^{cos(z, p)/t}) ].
-
-    [B, d] embeddings by the model being trained, by the received one and by this site's of its last round;
-    the last two get no gradient. log 2 where both models give the same embeddings.
-    """
-    return model_contrast(z, z_global, z_previous.detach(), temperature=temperature).mean()
-
-
 def distance(one: State, other: State) -> float:
     """L2 distance of two models over all parameters, in float64."""
-    _same_names(one, other)
     squares = [(one[name].double() - other[name].double()).square().sum() for name in sorted(one)]
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
@@ -89,19 +72,9 @@ def ema_merge(own: State, received: State, scale: float) -> dict[str, torch.Tens
 
 def ldawa_cosines(own: State, received: State) -> dict[str, float]:
     """cos(own, received) of every parameter tensor; 1 for zeros, which have no direction."""
-    _same_names(own, received)
     cosines = {}
     for name, value in received.items():
         local, sent = own[name].double().reshape(-1), value.double().reshape(-1)
         product = float(local.norm() * sent.norm())
         cosines[name] = max(-1.0, min(1.0, float(local @ sent) / product)) if product > 0 else 1.0
     return cosines
-
-
-def _same_names(one: State, other: State) -> None:
-    if set(one) != set(other):
-        names = ", ".join(sorted(set(one) ^ set(other))[:5])
-        raise MalformedMessage(
-            f"two models do not have the same parameters: {names}",
-            remedy="the aggregator must run the same study file and the same version of the model",
-        )

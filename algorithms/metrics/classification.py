@@ -14,13 +14,13 @@ Source: Fawcett, "An introduction to ROC analysis", Pattern Recognition Letters 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import torch
 from torch import nn
 
-from secfed.algorithms.metrics.loss_cap import capped
+from secfed.algorithms.metrics.score_grid import capped
 from secfed.errors import RangeError
 from secfed.wire.layout import Field
 from secfed.wire.parts import all_finite, otherwise
@@ -65,8 +65,9 @@ def evaluate(
     sums.update(counts(labels, classes))
     model.eval()
     with torch.no_grad():
-        for batch, target in _batches(inputs, labels):
-            scores = _scores(model, batch.to(device), classes)
+        for start in range(0, len(labels), _BATCH):
+            target = labels[start : start + _BATCH]
+            scores = _scores(model, inputs[start : start + _BATCH].to(device), classes)
             finite = torch.isfinite(scores).all(dim=1)
             if not all_finite(finite, "scores of held-out records"):
                 scores[~finite] = 0.0
@@ -157,8 +158,3 @@ def _finish_noisy(totals: Mapping[str, torch.Tensor]) -> Metrics:
         "accuracy": min(1.0, float(correct.sum()) / max(1.0, float(of_class.sum()))),
         "balanced_accuracy": float((correct / of_class.clamp_min(1.0)).clamp_max(1.0).mean()),
     }
-
-
-def _batches(inputs: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for start in range(0, len(labels), _BATCH):
-        yield inputs[start : start + _BATCH], labels[start : start + _BATCH]

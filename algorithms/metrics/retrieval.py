@@ -1,9 +1,8 @@
 """Text-to-image retrieval inside batches, as each site measures it on its own held-out pairs.
 
 A report is scored against the images of its batch. Its rank is one plus the number of images that are
-strictly more similar to it than its own, so a tie is not a loss: two images of equal embedding both rank
-first, and a model that gives everything one embedding scores 1. Recall at k is the share of ranks of at
-most k; chance is k / B. The batch size is a public constant of the study, because recall depends on it.
+strictly more similar to it than its own, so a tie is not a loss. Recall at k is the share of ranks of at most
+k; chance is k / B. The batch size is a public constant of the study, because recall depends on it.
 
 A site averages over its complete batches; the last, incomplete one is left out. A site with less than one
 batch makes one smaller batch of what it has, which is an easier task: with five pairs or fewer its recall
@@ -30,9 +29,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from secfed.algorithms.data.image_text.base import Pairs
-from secfed.algorithms.metrics.loss_cap import capped
-from secfed.algorithms.metrics.score_grid import mean_over_sites
-from secfed.errors import ConfigError, RangeError
+from secfed.algorithms.metrics.score_grid import capped, mean_over_sites
+from secfed.errors import RangeError
 from secfed.wire.layout import Field
 from secfed.wire.parts import all_finite
 
@@ -81,8 +79,6 @@ def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, flo
 
 def batches(pairs: int, batch: int) -> Iterator[slice]:
     """The rows of each complete batch; of one smaller batch where there is no complete one."""
-    if batch < 1:
-        raise ConfigError(f"a retrieval batch has at least one pair, not {batch}", remedy="64 is usual")
     if 0 < pairs < batch:
         yield slice(0, pairs)
     for start in range(0, pairs - batch + 1, batch):

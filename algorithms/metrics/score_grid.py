@@ -1,4 +1,7 @@
-"""Scores that a site adds to a sum, on a grid, so that the sum does not encode its parts; and their mean.
+"""Scores that a site adds to a sum: capped, and on a grid, so that the sum does not encode its parts.
+
+Without a cap on held-out losses one record could decide a mean over all hospitals, and a model that gives one
+record no finite score would have to be an error, which tells that the record is there.
 
 A score such as accuracy is a fraction k / n with a small n of the site's own. A 64-bit lane carries the sum
 of three of them exactly, and hardly ever have two triples of small fractions one sum: whoever has the total
@@ -18,6 +21,12 @@ from typing import Final
 import torch
 
 SCORE_STEP: Final = 2.0**-10
+LOSS_CAP: Final = 2.0**10  # far above log(classes), the loss of a model that knows nothing
+
+
+def capped(losses: torch.Tensor) -> torch.Tensor:
+    """Losses of at most :data:`LOSS_CAP`; NaN counts as that much, too."""
+    return torch.nan_to_num(losses, nan=LOSS_CAP, posinf=LOSS_CAP, neginf=LOSS_CAP).clamp(max=LOSS_CAP)
 
 
 def on_grid(sums: Mapping[str, float], names: Collection[str]) -> dict[str, float]:

@@ -15,19 +15,17 @@ the whole gallery, summed).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import torch
 
 from secfed.algorithms.data.transfer.base import Kind, Samples
 from secfed.algorithms.metrics.score_grid import mean_over_sites
-from secfed.errors import ConfigError, RangeError
+from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
+from secfed.errors import WrongState
 from secfed.wire.layout import Field
 from secfed.wire.parts import all_finite
-
-if TYPE_CHECKING:
-    from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
 
 COUNTED: Final = "score/counted"
 METRICS: Final[Mapping[Kind, tuple[str, ...]]] = {
@@ -55,55 +53,43 @@ def counts(kind: Kind, held_out: Samples) -> dict[str, float]:
     return {COUNTED: float(inputs is not None and len(inputs) > 0)}
 
 
-def none_of(kind: Kind) -> dict[str, float]:
-    """What a site without held-out records adds."""
-    return dict.fromkeys((field.name for field in fields(kind)), 0.0)
-
-
-def score_classifier(
-    kind: Kind, model: Classifier, held_out: Samples, device: torch.device
+def score(
+    network: Classifier | PairEncoder, held_out: Samples, gallery: int, device: torch.device
 ) -> dict[str, float]:
-    """What one site with images or texts adds: its accuracy; only zeros without held-out records.
-
-    Security: a single-site value; it may leave only inside a protected sum.
-    """
-    inputs = held_out.images if kind == "image" else held_out.tokens
-    if inputs is None or held_out.labels is None or not len(inputs):
-        return none_of(kind)
-    model.eval()
-    with torch.no_grad():
-        logits = torch.cat([model(rows.to(device)).cpu() for rows in torch.split(inputs, _ROWS)])
-    finite = torch.isfinite(logits).all(dim=1)
-    all_finite(finite, "scores of held-out records")
-    right = (finite & (logits.argmax(dim=1) == held_out.labels)).to(torch.float64).mean()
-    return {f"score/{METRICS[kind][0]}": float(right), COUNTED: 1.0}
-
-
-def score_pairs(
-    model: PairEncoder, held_out: Samples, gallery: int, device: torch.device
-) -> dict[str, float]:
-    """What one site with pairs adds: its recall in both directions; only zeros without held-out records.
+    """What one site adds to the sum of its group's scores; only zeros without held-out records.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
-    if held_out.images is None or not len(held_out.images):
-        return none_of("pairs")
-    image, text, sources = embed(model, held_out, device)
-    shares = zip(METRICS["pairs"], recall(image, text, sources, gallery), strict=True)
-    return {**{f"score/{name}": value for name, value in shares}, COUNTED: 1.0}
+    kind = "pairs" if isinstance(network, PairEncoder) else network.kind
+    counted = counts(kind, held_out)
+    if not counted[COUNTED]:
+        return dict.fromkeys((field.name for field in fields(kind)), 0.0)
+    network.eval()
+    shares: tuple[float, ...]
+    if isinstance(network, PairEncoder):
+        image = _outputs(network.encode_images, held_out.images, device)
+        text = _outputs(network.encode_texts, held_out.tokens, device)
+        shares = recall(image, text, required(held_out.sources), gallery)
+    else:
+        logits = _outputs(network, held_out.images if kind == "image" else held_out.tokens, device)
+        finite = torch.isfinite(logits).all(dim=1)
+        all_finite(finite, "scores of held-out records")
+        shares = (float((finite & (logits.argmax(dim=1) == held_out.labels)).to(torch.float64).mean()),)
+    return {**{f"score/{name}": one for name, one in zip(METRICS[kind], shares, strict=True)}, **counted}
 
 
-def embed(
-    model: PairEncoder, held_out: Samples, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Features of all images [m, d] and captions [n, d], and which image each caption describes, [n]."""
-    if held_out.images is None or held_out.tokens is None or held_out.sources is None:
-        raise RangeError("retrieval needs images and captions", remedy="give the records of a pairs site")
-    model.eval()
+def _outputs(
+    model: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor | None, device: torch.device
+) -> torch.Tensor:
     with torch.no_grad():
-        images = [model.encode_images(rows.to(device)).cpu() for rows in torch.split(held_out.images, _ROWS)]
-        texts = [model.encode_texts(rows.to(device)).cpu() for rows in torch.split(held_out.tokens, _ROWS)]
-    return torch.cat(images), torch.cat(texts), held_out.sources
+        return torch.cat([model(rows.to(device)).cpu() for rows in torch.split(required(inputs), _ROWS)])
+
+
+def required(part: torch.Tensor | None) -> torch.Tensor:
+    """What the records of a kind have."""
+    if part is None:  # check_transfer refuses such records
+        raise WrongState("the site's records lack what its kind has")
+    return part
 
 
 def recall(
@@ -114,10 +100,6 @@ def recall(
     ``image``, [m, d], and ``text``, [n, d], are features; ``sources``, [n] int64, says which image each
     caption describes. Fewer images than a gallery make one smaller gallery.
     """
-    if gallery < 2:
-        raise ConfigError(
-            f"a gallery has at least two images, not {gallery}", remedy="set algorithm.gallery = 64"
-        )
     order = torch.randperm(len(image), generator=torch.Generator().manual_seed(_ORDER_SEED))
     whole = [order[at : at + gallery] for at in range(0, len(order) - gallery + 1, gallery)] or [order]
     shares = [_in_gallery(image, text, sources, rows) for rows in whole]

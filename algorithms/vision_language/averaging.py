@@ -1,9 +1,8 @@
 """Federated averaging for vision-language pre-training, and its variants: the baselines of FedDRA and FedRGB.
 
-Every round, each site trains the whole received model and adds its update; the server moves the model by the
-mean over the survivors, with equal weights, as the papers on vision-language pre-training average. The
-training objective is the same for all: what the variants' papers have beside it (self-supervised branches) is
-left out.
+Every round, each site trains the whole received model, and the server moves it by the mean update of the
+survivors. The training objective is the same for all: the self-supervised branches of the variants' papers
+are left out.
 
 ``vlp-fedprox`` pulls every step back to the received model (see
 :mod:`secfed.algorithms.federated_averaging.fedprox`); under AdamW the pull enters as part of the gradient.
@@ -12,27 +11,18 @@ left out.
 
     m W_k + (1 - m) W_g,   m = min(k ||W_g - W_k||, 1)
 
-where W_k is what its own training gave the last time: the further it is from the others, the more of itself
-it keeps. The scale k is fixed once, when the site first has both models, so that m is ``autoscale`` then.
-Every site sends its trained model minus the received one; the server's model becomes the mean of the trained
-models.
+where W_k is what its own training gave the last time. The scale k is fixed once, when the site first has
+both models, so that m is ``autoscale`` then.
 
-``vlp-fedldawa``: after some warm-up rounds of plain averaging, the new model is, for every parameter tensor
-l,
+``vlp-fedldawa``: after some warm-up rounds of plain averaging, a site sends c W_k - W_g for every parameter
+tensor, with c = cos(W_k, W_g), which the server never learns.
 
-    W^l = (1/n) sum_k c_k^l W_k^l,   c_k^l = cos(W_k^l, W_g^l)
+``vlp-fedmoon``: an image's embedding should resemble the received model's rather than that of this site's own
+model of the round before. A site without one (also for ``vlp-fedema``) does federated averaging.
 
-A site knows both models, so it computes c itself and sends c W_k - W_g: the server learns no c.
-
-``vlp-fedmoon``: an image's embedding should resemble that of the received model rather than that of this
-site's own model of the round before. A site without such a model (also for ``vlp-fedema``) does federated
-averaging.
-
-Source: McMahan et al., AISTATS 2017, Algorithm 1; Li et al., MLSys 2020, Algorithm 2; Zhuang, Wen, Zhang,
-"Divergence-aware Federated Self-Supervised Learning", ICLR 2022, equations (3) to (5); Rehman et al.,
-"L-DAWA: Layer-wise Divergence Aware Weight Aggregation in Federated Self-Supervised Visual Representation
-Learning", ICCV 2023, a layer being a parameter tensor here; Li, He, Song, "Model-Contrastive Federated
-Learning", CVPR 2021, Algorithm 1.
+Source: McMahan et al., AISTATS 2017, Algorithm 1; Li et al., MLSys 2020, Algorithm 2; FedEMA: Zhuang, Wen,
+Zhang, ICLR 2022, equations (3) to (5); L-DAWA: Rehman et al., ICCV 2023, a layer being a parameter tensor
+here; MOON: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -47,7 +37,8 @@ from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.registry import register
-from secfed.algorithms.losses.vlp import ema_merge, ema_scale, ldawa_cosines, moon_loss
+from secfed.algorithms.losses.contrastive import model_contrast
+from secfed.algorithms.losses.vlp import ema_merge, ema_scale, ldawa_cosines
 from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
 from secfed.algorithms.vision_language.plan import JOINT, Stage
@@ -81,10 +72,11 @@ class VlpFedAvg(VlpAlgorithm):
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """One stage, which trains and sums everything."""
-        del round_number
-        steps = self.options.local_steps
+        everything, steps = self.names, self.options.local_steps
         return (
-            self.training_stage(JOINT, summed=self.names, steps=steps, exchange=UPDATE, reports_loss=True),
+            self.training_stage(
+                round_number, JOINT, summed=everything, steps=steps, exchange=UPDATE, reports_loss=True
+            ),
         )
 
 
@@ -212,9 +204,11 @@ class VlpMoonSite(VlpSite):
             aligned = model(*batch)
             with torch.no_grad():
                 z_global, z_previous = near(*batch).image, far(*batch).image
-            models = moon_loss(aligned.image, z_global, z_previous, options.contrast_temperature)
+            models = model_contrast(
+                aligned.image, z_global, z_previous, temperature=options.contrast_temperature
+            )
             total: torch.Tensor = model.objective(aligned).total
-            return total + options.contrast * models
+            return total + options.contrast * models.mean()
 
         return contrasted
 

@@ -1,12 +1,8 @@
 """Federated vision-language pre-training, written against sums: what its algorithms have in common.
 
 A round is a short list of *stages*, each one secure sum. In a training stage some parameters of the dual
-encoder move at every site, and each site adds
-
-    local - received   for every parameter that the stage sums
-
-The server moves the model by the total divided by the number of survivors: a plain mean, as the papers
-have it. A stage may also sum what the sites' robust weights are made from
+encoder move at every site, each site adds how far, and the server moves the model by the plain mean over the
+survivors, as the papers have it. A stage may also sum what the sites' robust weights are made from
 (:mod:`secfed.algorithms.dro.rule`). What evaluating the received model gave rides with the first stage of a
 round; round ``rounds + 1`` only evaluates.
 """
@@ -15,6 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, cast
 
@@ -89,8 +86,6 @@ class VlpAlgorithm(Staged[Stage]):
             opened, sites = study.protection.traits.hides_sites, len(setting.sites)
             self.rule.check_cohort(sites, min_survivors(study.protection, sites) if opened else None)
 
-    # --- the model ---
-
     def _empty_network(self) -> DualEncoder:
         model = self.setting.study.model
         if isinstance(model, VisionLanguageOptions):
@@ -143,14 +138,13 @@ class VlpAlgorithm(Staged[Stage]):
         says = getattr(self.shapes, "frozen_names", None)
         return () if says is None else tuple(says(round_number))
 
-    # --- the plan ---
-
     @abstractmethod
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """What one training round consists of, without evaluation; made with the two methods below."""
 
     def training_stage(
         self,
+        round_number: int,
         name: str,
         *,
         summed: Sequence[str],
@@ -161,9 +155,13 @@ class VlpAlgorithm(Staged[Stage]):
         measures: Measures | None = None,
         reports_loss: bool = False,
     ) -> Stage:
-        """A stage whose updates are summed; by default it trains what it sums."""
-        protection = self.setting.study.protection
+        """A stage whose updates are summed; by default it trains what it sums, and nothing that is frozen."""
+        protection, frozen = self.setting.study.protection, self.frozen_names(round_number)
         shapes = dict(self.shapes.named_parameters())
+        summed, trained = (
+            tuple(one for one in names if one not in frozen)
+            for names in (summed, summed if trained is None else trained)
+        )
         fields = [
             Field(f"update/{name}", tuple(shapes[name].shape), protection.bound, protection.bits)
             for name in summed
@@ -175,8 +173,8 @@ class VlpAlgorithm(Staged[Stage]):
         return Stage(
             name,
             self._exchange(exchange or name, fields),
-            summed=tuple(summed),
-            trained=tuple(summed if trained is None else trained),
+            summed=summed,
+            trained=trained,
             steps=steps,
             weighted=weighted,
             measures=measures if self.rule is not None else None,
@@ -200,22 +198,21 @@ class VlpAlgorithm(Staged[Stage]):
         return self._stages[round_number]
 
     def _round(self, round_number: int, *, closing: bool) -> tuple[Stage, ...]:
-        frozen = self.frozen_names(round_number)
-        stages = () if closing else tuple(stage.without(frozen) for stage in self.round_stages(round_number))
+        stages = () if closing else tuple(self.round_stages(round_number))
         if self._metrics == "withheld" or not (closing or self.options.evaluate == "every"):
             return stages
         # A site's noise covers a whole exchange, so what leaves without noise has one of its own.
         if closing or self._site_level:
             return (Stage(EVALUATE, self._exchange(EVALUATE, retrieval.fields())), *stages)
-        return (stages[0].with_fields(retrieval.fields()), *stages[1:])
+        first, *others = stages
+        fields = (*first.exchange.layout.fields, *retrieval.fields())
+        return (replace(first, exchange=self._exchange(first.exchange.name, fields)), *others)
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Fields of evaluation, where the study has ``[privacy]``."""
         if self.setting.study.privacy is None:
             return ()
         return [field.name for field in exchange.layout.fields if field.name.startswith("eval/")]
-
-    # --- the two programs ---
 
     def server(self) -> VlpServer:
         """A fresh server program."""

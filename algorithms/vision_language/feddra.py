@@ -1,8 +1,8 @@
 """FedDRA, written against sums: alignment modules first, then everything, with robust local steps.
 
     weights   every site sums what its robust weight is made from             (with rho > 0)
-    align     the alignment modules train; the encoders stay as they are      updates of the alignment modules
-    joint     everything trains                                               updates of everything
+    align     the alignment modules train; the encoders stay as they are
+    joint     everything trains
 
 In both stages a site minimises its pre-training objective plus mu times the squared distance of its
 embeddings to those of the *anchor*, the server's model at the start of the stage. Its learning rate is
@@ -102,7 +102,6 @@ class FedDra(VlpAlgorithm):
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """Weights, alignment modules, everything; see the module."""
-        del round_number
         options = self.options
         source = options.loss_source if self.rule is not None else None
         stages = [self.weights_stage()] if source == "global" else []
@@ -114,12 +113,13 @@ class FedDra(VlpAlgorithm):
             if not steps:
                 continue
             measures: Measures | None = None
-            if source == "lagged" and not any(stage.steps for stage in stages):
+            if source == "lagged" and not stages:
                 measures = "received"
             elif source == "local" and name == last:
                 measures = "trained"
             stages.append(
                 self.training_stage(
+                    round_number,
                     name,
                     summed=names,
                     steps=steps,

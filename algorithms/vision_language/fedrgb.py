@@ -8,9 +8,8 @@ The teacher is an alignment module, of the same kind as the one that every site 
     teacher   the teacher trains against a locally distorted encoder        updates of the teacher
 
 The server's model is the averaged encoders with the teacher; it is what is evaluated and used. The local
-aligner never leaves its site: the second stage needs it there, because it says in which direction this site
-would bend the encoders (see :mod:`secfed.algorithms.vision_language.fedrgb_site`). The next round starts from
-the teacher.
+aligner never leaves its site: it says in which direction this site would bend the encoders (see
+:mod:`secfed.algorithms.vision_language.fedrgb_site`). The next round starts from the teacher.
 
 Parameters of the aligner that the teacher's own losses do not reach (prototypes and heads for patches and
 words, with objectives that have them) are trained locally from where the warm-up left them; there is nothing
@@ -32,8 +31,7 @@ import torch
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.vision_language.base import VlpAlgorithm
-from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
-from secfed.algorithms.vision_language.fedrgb_site import ENCODER, TEACHER, FedRgbSite
+from secfed.algorithms.vision_language.fedrgb_site import ENCODER, TEACHER, FedRgbOptions, FedRgbSite
 from secfed.algorithms.vision_language.plan import JOINT, Stage
 from secfed.errors import ConfigError
 
@@ -81,10 +79,11 @@ class FedRgb(VlpAlgorithm):
         """Warm-up, or encoders, weights and teacher; see the module."""
         options = self.options
         if round_number <= options.warmup_rounds:
-            return (self._everything(WARM_UP, options.warmup_steps),)
+            return (self._everything(round_number, WARM_UP, options.warmup_steps),)
         if options.teacher == "averaged":
-            return (self._everything(ENCODER, options.guided_steps),)
+            return (self._everything(round_number, ENCODER, options.guided_steps),)
         encoder = self.training_stage(
+            round_number,
             ENCODER,
             summed=self.encoder_names,
             trained=self.names,
@@ -92,6 +91,7 @@ class FedRgb(VlpAlgorithm):
             reports_loss=True,
         )
         teacher = self.training_stage(
+            round_number,
             TEACHER,
             summed=self.teacher_names,
             trained=(*self.encoder_names, *self.teacher_names),
@@ -100,8 +100,8 @@ class FedRgb(VlpAlgorithm):
         )
         return (encoder, teacher) if self.rule is None else (encoder, self.weights_stage(), teacher)
 
-    def _everything(self, exchange: str, steps: int) -> Stage:
+    def _everything(self, round_number: int, exchange: str, steps: int) -> Stage:
         """Federated averaging's stage, under its name, so that it trains on the same batches."""
         return self.training_stage(
-            JOINT, summed=self.names, steps=steps, exchange=exchange, reports_loss=True
+            round_number, JOINT, summed=self.names, steps=steps, exchange=exchange, reports_loss=True
         )

@@ -1,4 +1,4 @@
-"""The site's half of FedRGB. See :mod:`secfed.algorithms.vision_language.fedrgb`.
+"""FedRGB's options and the site's half. See :mod:`secfed.algorithms.vision_language.fedrgb`.
 
     guided    L_task(g(F)) + guidance * |g(F) - g*(F)|^2                trained: g, and f, which gives F
     teacher   beta * |g*(F) - g*(F~)|^2 + L_CL(g*(F)) + L_task(g(F))    trained: g*, and f
@@ -13,28 +13,112 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 
+from secfed.algorithms.dro.rule import MAX_EXPONENT, DroRule
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
+from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.features import Aligned
 from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.losses.vlp import anchor_loss, guidance_contrast
 from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.vision_language.base import VlpAlgorithm
-from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
+from secfed.algorithms.vision_language.options import RobustOptions
 from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy
-from secfed.errors import MalformedMessage, WrongState
+from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.wire.layout import State
 from secfed.wire.parts import is_finite, otherwise
 
 ENCODER: Final = "encoder"
 TEACHER: Final = "teacher"
 _ROUND: Final = "aligner_round"
+_CAP_FACTOR: Final = 3.0  # two contrastive losses are added, each about log B at chance
+_ROBUST_ONLY: Final = (
+    "teacher_steps",
+    "beta",
+    "dro_task_term",
+    "rho",
+    "gamma",
+    "divergence",
+    "divergence_factor",
+    "loss_cap",
+    "kl_nodes",
+    "weight_convention",
+    "allow_two_site_weight_disclosure",
+    "loss_batches",
+    "loss_batch_size",
+    "loss_share",
+)
+
+
+class FedRgbOptions(RobustOptions):
+    """Options of ``fedrgb``."""
+
+    batch_size: int = Field(default=388, ge=2, description="pairs per local step; the loss compares them")
+    rho: float = Field(default=1.0, ge=0, description="radius of the divergence ball; 0 for equal weights")
+    loss_cap: float | None = Field(
+        default=None,
+        gt=0,
+        description="above 0: larger losses count as this; default 3 * log(loss_batch_size) or 10 / gamma",
+    )
+    warmup_rounds: int = Field(default=1, ge=0, description="first rounds, of study.rounds, averaged plainly")
+    warmup_steps: int = Field(default=50, ge=1, description="local steps of a warm-up round, at least 1")
+    guided_steps: int = Field(default=50, ge=1, description="local steps of guided training, at least 1")
+    teacher_steps: int = Field(default=50, ge=1, description="local steps that train the teacher, at least 1")
+    guidance: float = Field(default=1.0, ge=0, description="strength of the guidance (the paper's alpha)")
+    beta: float = Field(default=2.0, ge=0, description="the strength of the teacher's anchor, at least 0")
+    anchor_reduction: Literal["mean", "sumdim"] = Field(
+        default="mean",
+        description='"mean" (over pairs and dimensions) or "sumdim" (over pairs): of squared distances',
+    )
+    teacher: Literal["robust", "averaged"] = Field(
+        default="robust",
+        description='"robust" (a second stage trains it) or "averaged" (the mean of the local aligners)',
+    )
+    guidance_loss: Literal["l2", "contrastive"] = Field(
+        default="l2", description='"l2" or "contrastive": what draws embeddings to the teacher\'s'
+    )
+    guide_grad_through_features: bool = Field(
+        default=False,
+        description="true lets the guidance's gradient reach the encoders through the frozen teacher, too",
+    )
+    dro_task_term: bool = Field(default=True, description="true, or false without the local aligner's loss")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        unused = [name for name in _ROBUST_ONLY if name in self.model_fields_set]
+        if self.teacher == "averaged" and unused:
+            raise ConfigError(
+                f'algorithm.{unused[0]}: has no effect with teacher = "averaged", which has no second stage',
+                remedy='remove it, or set algorithm.teacher = "robust"',
+            )
+        if not self.guidance:
+            for name in ("guidance_loss", "guide_grad_through_features"):
+                if name in self.model_fields_set:
+                    raise ConfigError(
+                        f"algorithm.{name}: has no effect without guidance",
+                        remedy="remove it, or set algorithm.guidance above 0",
+                    )
+        return self
+
+    def rule(self, setting: Setting, *, cap_factor: float = _CAP_FACTOR) -> DroRule | None:
+        """How robust weights come about; None where all weights stay equal.
+
+        Without a cap of the study's own, losses are capped at 3 log B, or lower where gamma times that would
+        drown small losses in rounding: with gamma = 1 at 10, still above two losses at chance for B <= 148.
+        """
+        if self.teacher == "averaged":
+            return None
+        if self.loss_cap is not None or not self.gamma:
+            return super().rule(setting, cap_factor=cap_factor)
+        largest = MAX_EXPONENT / self.gamma / math.log(self.loss_batch_size)
+        return super().rule(setting, cap_factor=min(cap_factor, largest * (1.0 - 1e-12)))
 
 
 class FedRgbSite(VlpSite):
@@ -51,8 +135,6 @@ class FedRgbSite(VlpSite):
         self._aligner_round = 0
         objective: Any = algorithm.shapes.objective
         self._temperature = float(objective.temperature)
-
-    # --- training ---
 
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
         """One stage; the first keeps the local aligner, the second needs it.
@@ -148,8 +230,6 @@ class FedRgbSite(VlpSite):
                 remedy="it missed the first stage, and takes part again in the next round",
             )
         return self.own
-
-    # --- what is kept ---
 
     @property
     def kept_names(self) -> tuple[str, ...]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from secfed.wire.layout import Exchange, Field
+from secfed.wire.layout import Exchange
 
 EVALUATE: Final = "evaluate"
 EVERYONE: Final = "all"
@@ -38,22 +37,3 @@ class Stage:
     def evaluates(self) -> bool:
         """Whether the received model is evaluated."""
         return any(field.name.startswith("eval/") for field in self.exchange.layout.fields)
-
-    def with_fields(self, fields: Sequence[Field]) -> Stage:
-        """The same stage, with more to sum."""
-        return self._summing((*self.exchange.layout.fields, *fields))
-
-    def without(self, names: Collection[str]) -> Stage:
-        """The same stage, in which these parameters neither move nor are summed."""
-        if not names:
-            return self
-        updates = {f"update/{name}" for name in names}
-        return replace(
-            self._summing(tuple(one for one in self.exchange.layout.fields if one.name not in updates)),
-            summed=tuple(name for name in self.summed if name not in names),
-            trained=tuple(name for name in self.trained if name not in names),
-        )
-
-    def _summing(self, fields: tuple[Field, ...]) -> Stage:
-        layout = replace(self.exchange.layout, fields=fields)
-        return replace(self, exchange=replace(self.exchange, layout=layout))

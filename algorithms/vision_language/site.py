@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from secfed.algorithms.dro.answer import DroAnswer
-from secfed.algorithms.dro.rule import DroRule
 from secfed.algorithms.dro.site import SiteWeight
-from secfed.algorithms.framework.base import SiteId, SiteProgram
+from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.framework.server_state import MODEL, copies, model_of, part_of
@@ -126,10 +125,7 @@ class VlpSite(SiteProgram):
         for part in parts:
             summands.update(otherwise({}, part, round_number, stage, received))
         summands.update(self.settled(round_number, exchange))
-        names = [field.name for field in exchange.layout.fields]
-        return {name: summands[name] for name in names if name in summands}
-
-    # --- what subclasses change ---
+        return fitting(exchange, summands)
 
     def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
         """What a stage minimises, from the model and a batch on its device; it starts at ``received``."""
@@ -160,8 +156,6 @@ class VlpSite(SiteProgram):
         del round_number, received
         network = self.network
         return lambda batch: network.objective(network(*batch)).infonce
-
-    # --- what they use ---
 
     def keep(self) -> None:
         """Make what :attr:`network` holds this site's own; a failed update leaves that as it was."""
@@ -220,30 +214,6 @@ class VlpSite(SiteProgram):
         """These training pairs: images and tokens, on the CPU."""
         return self.data.train.images[rows], self.data.train.tokens[rows]
 
-    def _measured(self, rule: DroRule, loss: Callable[[Batch], torch.Tensor]) -> float:
-        """With noise under privacy, otherwise nearly a mean over batches that are the same in every round."""
-        options, seed = self.options, self.algorithm.setting.local_seed
-
-        def of(rows: torch.Tensor) -> torch.Tensor:
-            batch = tuple(part.to(self.device) for part in self.batch(rows))
-            with torch.no_grad(), reduced_precision(self.device, options.precision):
-                return loss(batch).to("cpu", torch.float64)
-
-        if self._privacy is not None:
-            return self._privacy.release_loss(lambda rows: float(of(torch.from_numpy(rows))))
-        if not isinstance(options, RobustOptions):
-            raise WrongState("this algorithm has no robust weights")
-        rows = contrastive_batches(
-            len(self.data.train),
-            batch_size=options.loss_batch_size,
-            steps=options.loss_batches,
-            generator=torch_generator(seed, "loss batches", self.site_id),
-        )
-        none = torch.tensor(math.nan, dtype=torch.float64)  # counts as the cap
-        return rule.loss(torch.stack([otherwise(none, of, part) for part in rows]))
-
-    # --- parts of a contribution ---
-
     def _evaluate(self, round_number: int, stage: Stage, received: State) -> Summands:
         del round_number, stage
         write_parameters(self.network, received)  # training may have moved them
@@ -253,20 +223,35 @@ class VlpSite(SiteProgram):
         return on_grid(sums, retrieval.SHARES)
 
     def _measure(self, round_number: int, stage: Stage, received: State) -> Summands:
+        """With noise under privacy, otherwise nearly a mean over batches that are the same in every round."""
         del stage
-        rule = self.algorithm.rule
-        if self.weight is None or rule is None:
+        options, rule, privacy = self.options, self.algorithm.rule, self._privacy
+        if self.weight is None or rule is None or not isinstance(options, RobustOptions):
             raise WrongState("this algorithm has no robust weights")
-        none = torch.tensor(math.nan)
-        loss = self._measured(rule, otherwise(lambda _: none, self.dro_loss, round_number, received))
+        none = torch.tensor(math.nan, dtype=torch.float64)  # counts as the cap
+        loss_of = otherwise(lambda _: none, self.dro_loss, round_number, received)
+
+        def of(rows: torch.Tensor) -> torch.Tensor:
+            batch = tuple(part.to(self.device) for part in self.batch(rows))
+            with torch.no_grad(), reduced_precision(self.device, options.precision):
+                return loss_of(batch).to("cpu", torch.float64)
+
+        if privacy is not None:
+            loss = privacy.release_loss(lambda rows: float(of(torch.from_numpy(rows))))
+        else:
+            rows = contrastive_batches(
+                len(self.data.train),
+                batch_size=options.loss_batch_size,
+                steps=options.loss_batches,
+                generator=torch_generator(self.algorithm.setting.local_seed, "loss batches", self.site_id),
+            )
+            loss = rule.loss(torch.stack([otherwise(none, of, part) for part in rows]))
         self.weight, summand = self.weight.offer(rule, round_number, loss)
         return summand
 
     def _train(self, round_number: int, stage: Stage, received: State) -> Summands:
         update, loss = self.train(round_number, stage, received)
         return {**{f"update/{name}": value for name, value in update.items()}, "loss": loss}
-
-    # --- what is kept ---
 
     def save(self) -> State:
         """The robust weight, and what this site keeps of its own."""

@@ -5,13 +5,12 @@ trained has no gradient, and a part of the network without any trained parameter
 A step scale multiplies the *learning rate*: Adam divides every gradient by its own size, so a factor on
 the loss would do nothing.
 
-A fresh Adam begins with steps of full size in the direction of single gradients' signs. At large learning
-rates that undoes what sites had in common; a warm-up (:func:`rising_rate`) lets the first steps be small.
+A fresh Adam begins with steps of full size, which at large learning rates undo what sites had in common; a
+warm-up (:func:`rising_rate`) lets the first steps be small.
 
 Pairs can be changed at random, so that a few hundred of them are not learnt by heart: images are turned,
-moved, stretched, and given another contrast and brightness, but never mirrored, because reports name sides;
-from a report words are left out. Evaluation, and the losses that robust weights are made from, see pairs as
-they are.
+moved, stretched and jittered, but never mirrored, because reports name sides; from a report words are left
+out. Evaluation, and the losses that robust weights are made from, see pairs as they are.
 
 Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (AdamW); Goyal et al.,
 "Accurate, Large Minibatch SGD", 2017 (linear warm-up of the learning rate); Zhang, Jiang, Miura, Manning,

@@ -7,8 +7,7 @@ import torch
 from secfed.algorithms.fedcola.algorithm import FedCola
 from secfed.study.build import build
 from secfed.study.study import Study
-from secfed.wire.layout import Exchange, Summands
-from tests.algorithms.loop import add
+from tests.algorithms.loop import changed
 
 torch.set_num_threads(1)
 
@@ -45,38 +44,9 @@ colluders = 1
 
 def study(text: str = TINY, **changes: object) -> Study:
     """The tiny study; keys are written ``algorithm__aggregation``."""
-    made = Study.parse(text)
-    for key, value in changes.items():
-        made = made.replace(key.replace("__", "."), value)
-    return made
+    return changed(text, changes)
 
 
 def tiny(text: str = TINY, **changes: object) -> FedCola:
     """Its algorithm."""
     return build(study(text, **changes))
-
-
-class Rounds:
-    """A study that is taken exchange by exchange."""
-
-    def __init__(self, algorithm: FedCola) -> None:
-        self.algorithm = algorithm
-        self.server = algorithm.server()
-        self.programs = {site: algorithm.site(site) for site in algorithm.setting.sites}
-
-    def exchange(self, number: int, name: str) -> Exchange:
-        return next(one for one in self.algorithm.exchanges(number) if one.name == name)
-
-    def contributions(self, number: int, name: str) -> dict[str, Summands]:
-        exchange = self.exchange(number, name)
-        state = self.server.broadcast(number, exchange)
-        asked = self.algorithm.members(number, exchange, self.algorithm.setting.sites)
-        return {site: self.programs[site].contribute(number, exchange, state) for site in asked}
-
-    def run(self, number: int, change=lambda got: got) -> dict[str, dict[str, Summands]]:
-        """All sums of a round; ``change`` may alter what the sites contribute to each."""
-        found = {}
-        for exchange in self.algorithm.exchanges(number):
-            found[exchange.name] = change(self.contributions(number, exchange.name))
-            self.server.absorb(number, exchange, add(exchange, found[exchange.name]))
-        return found

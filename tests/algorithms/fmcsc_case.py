@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import cache
 
 import numpy as np
@@ -13,8 +12,8 @@ from secfed.algorithms.fmcsc.algorithm import Fmcsc
 from secfed.algorithms.framework.server_state import part_of
 from secfed.study.build import build
 from secfed.study.study import Study
-from secfed.wire.layout import Summands
-from tests.algorithms.loop import add
+from tests.algorithms import loop
+from tests.algorithms.loop import changed
 
 torch.set_num_threads(1)
 
@@ -68,10 +67,7 @@ def blobs(views: tuple[int, ...], per_site: int = 24, same: bool = False, seed: 
 
 def study(**changes: object) -> Study:
     """The tiny study; keys are written ``algorithm__weights``."""
-    made = Study.parse(TINY)
-    for key, value in changes.items():
-        made = made.replace(key.replace("__", "."), value)
-    return made
+    return changed(TINY, changes)
 
 
 def tiny(**changes: object) -> Fmcsc:
@@ -79,34 +75,11 @@ def tiny(**changes: object) -> Fmcsc:
     return build(study(**changes))
 
 
-def contributions(algorithm: Fmcsc, round_number: int, index: int, server, programs) -> dict[str, Summands]:
-    """What the members of one exchange add."""
-    exchange = algorithm.exchanges(round_number)[index]
-    asked = algorithm.members(round_number, exchange, algorithm.plan.sites)
-    state = server.broadcast(round_number, exchange)
-    return {site: programs[site].contribute(round_number, exchange, state) for site in asked}
+class Rounds(loop.Rounds):
+    """The tiny study, or another one, exchange by exchange."""
 
-
-def same(left, right, atol: float = 0.0) -> bool:
-    return left.keys() == right.keys() and all(
-        torch.allclose(left[name], right[name], rtol=0, atol=atol) for name in left
-    )
-
-
-class Rounds:
-    """A study that is taken exchange by exchange."""
-
-    def __init__(self, **changes) -> None:
-        self.algorithm = tiny(**changes)
-        self.server = self.algorithm.server()
-        self.programs = {site: self.algorithm.site(site) for site in self.algorithm.plan.sites}
-
-    def add_up(self, number: int, index: int, change=lambda got: got):
-        """One exchange; ``change`` may alter what the sites contribute."""
-        exchange = self.algorithm.exchanges(number)[index]
-        got = contributions(self.algorithm, number, index, self.server, self.programs)
-        self.server.absorb(number, exchange, add(exchange, change(got)))
-        return got
+    def __init__(self, made: Study | None = None, **changes: object) -> None:
+        super().__init__(made or study(**changes))
 
     def group(self, name: str) -> dict[str, torch.Tensor]:
         return part_of(self.server.model(), name + "/")
@@ -117,17 +90,11 @@ def begun(number: int, changes: tuple[tuple[str, object], ...]) -> Rounds:
     """All rounds before this one; made once."""
     if number == 1:
         return Rounds(**dict(changes))
-    rounds = copied(begun(number - 1, changes))
-    for index in range(len(rounds.algorithm.exchanges(number - 1))):
-        rounds.add_up(number - 1, index)
+    rounds = begun(number - 1, changes).copy()
+    rounds.round(number - 1)
     return rounds
-
-
-def copied(rounds: Rounds) -> Rounds:
-    """To go on with, sharing the algorithm and nothing that changes."""
-    return copy.deepcopy(rounds, {id(rounds.algorithm): rounds.algorithm})
 
 
 def until(number: int, **changes) -> Rounds:
     """A study before this round."""
-    return copied(begun(number, tuple(changes.items())))
+    return begun(number, tuple(changes.items())).copy()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ import torch
 from secfed.algorithms.framework.base import Algorithm, ServerProgram
 from secfed.study.build import build
 from secfed.study.study import Study
-from secfed.wire.layout import Exchange, Summands, Totals
+from secfed.wire.layout import Exchange, State, Summands, Totals
 
 torch.set_num_threads(1)
 
@@ -62,6 +64,73 @@ def add_in_ring(exchange: Exchange, summands: dict[str, Summands]) -> Totals:
             encoder.fill(run, out)
             total += out
     return exchange.layout.decode(tuple(sums), tuple(summands))
+
+
+def changed(text: str, changes: Mapping[str, object]) -> Study:
+    """A study; keys of changes are written ``algorithm__rho``, and None removes one."""
+    made = Study.parse(text)
+    for key, value in changes.items():
+        made = made.replace(key.replace("__", "."), value)
+    return made
+
+
+def same(left: State, right: State, atol: float = 0.0) -> bool:
+    """Whether two states have the same bits, or nearly the same numbers."""
+    return left.keys() == right.keys() and all(
+        torch.allclose(left[name], right[name], rtol=0, atol=atol) for name in left
+    )
+
+
+class Rounds:
+    """A study that is taken exchange by exchange, by number or name; summands are added directly."""
+
+    def __init__(self, made: Study | Algorithm) -> None:
+        self.algorithm: Any = build(made) if isinstance(made, Study) else made
+        self.server = self.algorithm.server()
+        self.programs: dict[str, Any] = {
+            site: self.algorithm.site(site) for site in self.algorithm.setting.sites
+        }
+
+    def exchange(self, number: int, which: int | str) -> Exchange:
+        found = self.algorithm.exchanges(number)
+        return found[which] if isinstance(which, int) else next(one for one in found if one.name == which)
+
+    def contributions(self, number: int, which: int | str, absent: Sequence[str] = ()) -> dict[str, Summands]:
+        """What every site that is asked, and not absent, adds to one exchange."""
+        exchange = self.exchange(number, which)
+        state = self.server.broadcast(number, exchange)
+        asked = self.algorithm.members(number, exchange, [one for one in self.programs if one not in absent])
+        return {site: self.programs[site].contribute(number, exchange, state) for site in asked}
+
+    def take(
+        self,
+        number: int,
+        which: int | str,
+        change: Callable[[dict[str, Summands]], dict[str, Summands]] = lambda got: got,
+        *,
+        absent: Sequence[str] = (),
+        lost: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """One exchange. Lost sites contribute and drop out of the sum; what is summed may be changed."""
+        exchange, got = self.exchange(number, which), self.contributions(number, which, absent)
+        summed = change({site: one for site, one in got.items() if site not in lost})
+        self.server.absorb(number, exchange, add(exchange, summed))
+        return got
+
+    def round(self, number: int, *given: Any, **options: Any) -> dict[str, dict[str, Any]]:
+        """All exchanges of a round, by name."""
+        names = [exchange.name for exchange in self.algorithm.exchanges(number)]
+        return {name: self.take(number, name, *given, **options) for name in names}
+
+    def run(self) -> Self:
+        """All rounds and the closing evaluation."""
+        for number in range(1, self.algorithm.setting.study.rounds + 2):
+            self.round(number)
+        return self
+
+    def copy(self) -> Self:
+        """To go on with, sharing the algorithm and nothing that changes."""
+        return copy.deepcopy(self, {id(self.algorithm): self.algorithm})
 
 
 def simulate(

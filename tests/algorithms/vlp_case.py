@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
-from typing import Any
-
 import torch
 from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
 from secfed.algorithms.losses.features import Aligned, Features
 from secfed.algorithms.losses.image_text import make_objective
-from secfed.algorithms.vision_language.averaging import (
-    VlpFedAvg,
-    VlpFedAvgOptions,
-    VlpFedProx,
-    VlpFedProxOptions,
-)
-from secfed.algorithms.vision_language.feddra import FedDra, FedDraOptions
-from secfed.config.schema import checked
-from secfed.runs.run_report import RunReport, SilentObserver
-from secfed.simulation.dropouts import Dropout
-from secfed.simulation.simulate import simulate
-from secfed.study.build import build
 from secfed.study.study import Study
-from secfed.wire.layout import State, Summands
-from tests.algorithms.loop import add
+from secfed.wire.layout import Summands
+from tests.algorithms import loop
+from tests.algorithms.loop import changed
 
 torch.set_num_threads(1)
 
@@ -38,7 +23,7 @@ name = "vlp-tiny"
 rounds = 3
 seed = 5
 [algorithm]
-name = "tests.algorithms.vlp_case:feddra"
+name = "feddra"
 align_steps = 2
 joint_steps = 3
 batch_size = 8
@@ -125,29 +110,14 @@ def pairs(sites: int = 5, train: int = 24, test: int = 16, skew: float = 4.0) ->
     return ToyPairs(sites, train, test, skew)
 
 
-def feddra(setting, **options: Any) -> FedDra:
-    return FedDra(setting, checked(FedDraOptions, {"name": "feddra", **options}, "algorithm"))
-
-
-def fedavg(setting, **options: Any) -> VlpFedAvg:
-    return VlpFedAvg(setting, checked(VlpFedAvgOptions, {"name": "vlp-fedavg", **options}, "algorithm"))
-
-
-def fedprox(setting, **options: Any) -> VlpFedProx:
-    return VlpFedProx(setting, checked(VlpFedProxOptions, {"name": "vlp-fedprox", **options}, "algorithm"))
-
-
 def study(**changes: object) -> Study:
-    """The tiny study; keys are written ``algorithm__rho``; None removes one."""
-    made = Study.parse(TINY)
-    for key, value in changes.items():
-        made = made.replace(key.replace("__", "."), value)
-    return made
+    """The tiny study; keys are written ``algorithm__rho``."""
+    return changed(TINY, changes)
 
 
 # What replaces FedDRA's [algorithm] for the baselines: the same training, without its keys.
 AVERAGING = {
-    "name": "tests.algorithms.vlp_case:fedavg",
+    "name": "vlp-fedavg",
     "local_steps": 3,
     "batch_size": 8,
     "learning_rate": 0.02,
@@ -155,65 +125,14 @@ AVERAGING = {
 }
 
 
-class Rounds:
-    """A study that is taken exchange by exchange; summands are added directly."""
-
-    def __init__(self, made: Study) -> None:
-        self.algorithm: Any = build(made)
-        self.server = self.algorithm.server()
-        self.programs = {site: self.algorithm.site(site) for site in self.algorithm.setting.sites}
-
-    def contributions(
-        self, number: int, index: int, absent: tuple[str, ...] = ()
-    ) -> tuple[Any, State, dict[str, Summands]]:
-        """What every site that is not absent adds to one exchange."""
-        exchange = self.algorithm.exchanges(number)[index]
-        state = self.server.broadcast(number, exchange)
-        asked = [site for site in self.programs if site not in absent]
-        return exchange, state, {s: self.programs[s].contribute(number, exchange, state) for s in asked}
-
-    def take(
-        self, number: int, index: int, absent: tuple[str, ...] = (), lost: tuple[str, ...] = ()
-    ) -> dict[str, Summands]:
-        """One exchange: absent sites are not asked, lost ones contribute and drop out of the sum."""
-        exchange, _, got = self.contributions(number, index, absent)
-        kept = {site: one for site, one in got.items() if site not in lost}
-        self.server.absorb(number, exchange, add(exchange, kept))
-        return got
-
-    def round(self, number: int, absent: tuple[str, ...] = ()) -> None:
-        for index in range(len(self.algorithm.exchanges(number))):
-            self.take(number, index, absent)
-
-    def run(self) -> Rounds:
-        for number in range(1, self.algorithm.setting.study.rounds + 2):
-            self.round(number)
-        return self
+class Rounds(loop.Rounds):
+    """A study with robust weights, exchange by exchange."""
 
     @property
     def weights(self) -> dict[str, float]:
         return {site: program.weight.weight for site, program in self.programs.items()}
 
-    def copy(self) -> Rounds:
-        """To go on with, sharing the algorithm and nothing that changes."""
-        return copy.deepcopy(self, {id(self.algorithm): self.algorithm})
-
-
-def same(left: State, right: State) -> bool:
-    """Whether two states have the same bits."""
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
 
 def updates(summands: Summands) -> dict[str, torch.Tensor]:
     """Updates among summands, by parameter."""
     return {name.removeprefix("update/"): v for name, v in summands.items() if name.startswith("update/")}
-
-
-def run(made: Study, out: Path, *drops: str) -> RunReport:
-    """A whole simulation; drops as on the command line."""
-    return simulate(made, out=out, drops=[Dropout.parse(text) for text in drops], observer=SilentObserver())
-
-
-def model_bytes(out: Path) -> bytes:
-    """The model that a simulation wrote."""
-    return (out / "model.safetensors").read_bytes()

@@ -143,7 +143,7 @@ def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
     toy = vlp_case.TINY.replace('"plain"', '"masked"').replace("rounds = 3", "rounds = 2")
     case = "tests.algorithms.vlp_case:"
     policy = POLICY.replace("xrays", "vlp-tiny").replace('approve = "automatic"', 'approve = "{approve}"')
-    policy = policy.replace("{algorithm}", f'"{case}feddra"').replace("{steps}", "")
+    policy = policy.replace("{algorithm}", '"feddra"').replace("{steps}", "")
     policy = policy.replace("vision-language", f'"{case}toy"').replace('size = ["tiny"]', "")
     policy = policy.replace('"chest-synthetic"', f'"{case}pairs"')
     for name in ("align_steps", "joint_steps", "loss_batches"):

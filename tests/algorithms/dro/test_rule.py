@@ -104,21 +104,6 @@ def test_rho_0_gives_equal_weights_and_a_step_scale_of_exactly_1():
         assert {rule.step_scale(weight, count) for weight in new.tolist()} == {1.0}
 
 
-def test_a_constant_on_all_losses_changes_nothing_below_the_cap():
-    rule, weights, losses = a_rule(5), [0.1, 0.15, 0.2, 0.25, 0.3], [1.0, 2.0, 1.5, 0.5, 3.0]
-    new = private(rule, weights, losses)
-    torch.testing.assert_close(private(rule, weights, [v + 2.0 for v in losses]), new, atol=1e-9, rtol=0)
-    capped = private(rule, weights, [v + 5.0 for v in losses])
-    assert float((capped - new).abs().max()) > 1e-3
-
-
-def test_half_the_factor_is_twice_the_radius():
-    weights, losses = [0.2] * 5, [1.0, 2.0, 1.5, 0.5, 3.0]
-    half, whole = a_rule(5, rho=0.1), a_rule(5, rho=0.2, divergence_factor=1.0)
-    assert torch.equal(plain(half, weights, losses), plain(whole, weights, losses))
-    assert float((private(half, weights, losses) - private(whole, weights, losses)).abs().max()) < 1e-12
-
-
 def test_a_weight_never_dies():
     rule = a_rule(5, rho=10.0)
     weights = [0.2] * 5
@@ -132,7 +117,7 @@ def test_a_weight_never_dies():
 
 def test_step_scales():
     rule = a_rule(5)
-    assert rule.radius == pytest.approx(0.2)
+    assert rule.radius == a_rule(5, rho=0.2, divergence_factor=1.0).radius == pytest.approx(0.2)
     top = 1.0 + math.sqrt(0.2 * 4)
     assert rule.step_scale(0.25, 5) == pytest.approx(1.25)
     assert rule.step_scale(0.9, 5) == pytest.approx(top)
@@ -255,7 +240,7 @@ def test_an_answer_travels_in_a_broadcast():
     assert {tensor.dtype for tensor in state.values()} == {torch.float64}
     assert DroAnswer.from_state({**state, "weight": torch.zeros(2)}) == answer
     assert DroAnswer.from_state({"weight": torch.zeros(2)}) is None
-    assert [rule.is_member(site, answer) for site in rule.sites] == [True, True, True, False, True]
+    assert answer.members == (True, True, True, False, True)
 
 
 @pytest.mark.parametrize(
@@ -288,8 +273,6 @@ def test_an_answer_of_another_study_is_refused():
     ):
         with pytest.raises(MalformedMessage):
             rule.weight("site-00", 0.2, 1.0, wrong)
-    with pytest.raises(MalformedMessage):
-        rule.weight("stranger", 0.2, 1.0, DroAnswer(1, (1.0, 1.0), (True,) * 5))
 
 
 @pytest.mark.parametrize("divergence", ["chi2", "kl"])

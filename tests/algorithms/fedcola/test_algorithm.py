@@ -7,7 +7,7 @@ import torch
 
 from secfed.algorithms.fedcola import site as fedcola_site
 from secfed.algorithms.fedcola.plan import KINDS
-from secfed.algorithms.fedcola.server import denominators
+from secfed.algorithms.fedcola.server import denominator
 from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.models.gated_linear import gates
@@ -16,8 +16,8 @@ from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import Totals
-from tests.algorithms.fedcola_case import TINY, Rounds, study, tiny
-from tests.algorithms.loop import add_in_ring
+from tests.algorithms.fedcola_case import TINY, study, tiny
+from tests.algorithms.loop import Rounds, add_in_ring
 from tests.algorithms.loop import simulate as loop
 
 COUNTS = {"image": 4.0, "text": 3.0, "pairs": 5.0}
@@ -41,64 +41,31 @@ def everybody_adds(value: float):
     return change
 
 
+def denominators(own, shared, aggregation) -> list[float]:
+    """Of attention layers, of image, text and pairs sites (images, then texts), then of all else."""
+    attention = [("image", "image"), ("text", "text"), ("pairs", "image"), ("pairs", "text")]
+    asked = [*attention, ("image", None), ("text", None), ("pairs", None)]
+    return [denominator(kind, modality, own, shared, aggregation) for kind, modality in asked if kind in own]
+
+
 class TestDenominators:
-    def test_each_group_counts_its_own_sites_under_fedavg(self):
-        found = denominators(COUNTS, {}, "fedavg")
-        assert found.own == COUNTS
-        assert found.attention == {
-            ("image", "image"): 4,
-            ("text", "text"): 3,
-            ("pairs", "image"): 5,
-            ("pairs", "text"): 5,
-        }
-
-    def test_attention_counts_all_sites_with_the_modality(self):
-        found = denominators(COUNTS, SHARED, "collaborative")
-        assert found.own == COUNTS
-        assert found.attention == {
-            ("image", "image"): 9,
-            ("text", "text"): 8,
-            ("pairs", "image"): 9,
-            ("pairs", "text"): 8,
-        }
-
-    def test_compensated_models_have_one_denominator_each(self):
-        found = denominators(COUNTS, SHARED, "compensated")
-        assert found.own == {"image": 9, "text": 8, "pairs": 12}
-        assert found.attention == {
-            ("image", "image"): 9,
-            ("text", "text"): 8,
-            ("pairs", "image"): 12,
-            ("pairs", "text"): 12,
-        }
-
-    def test_rows_of_the_compensation_matrix_sum_as_they_should(self):
-        image, text, pairs = COUNTS.values()
-        found, total = denominators(COUNTS, SHARED, "compensated").attention, image + text + pairs
-        rows = {
-            "image": (image + pairs) / found["image", "image"],
-            "text": (text + pairs) / found["text", "text"],
-            "pairs, image": (image + pairs) / found["pairs", "image"],
-            "pairs, text": (text + pairs) / found["pairs", "text"],
-        }
-        assert rows["image"] == rows["text"] == 1
-        assert rows["pairs, image"] == pytest.approx((image + pairs) / total)
-        assert rows["pairs, text"] == pytest.approx((text + pairs) / total)
-        printed = 2 * text / (text + pairs)  # the misprinted row, which is 1 only for as many texts as pairs
-        assert printed != 1
+    @pytest.mark.parametrize(
+        ("aggregation", "expected"),
+        [
+            ("fedavg", [4, 3, 5, 5, 4, 3, 5]),
+            ("collaborative", [9, 8, 9, 8, 4, 3, 5]),
+            ("compensated", [9, 8, 12, 12, 9, 8, 12]),
+        ],
+    )
+    def test_what_totals_are_divided_by(self, aggregation, expected):
+        shared = {} if aggregation == "fedavg" else SHARED
+        assert denominators(COUNTS, shared, aggregation) == expected
+        tenfold = [{name: 10 * n for name, n in counts.items()} for counts in (COUNTS, shared)]
+        assert denominators(*tenfold, aggregation) == [10 * n for n in expected]
 
     def test_a_group_without_sites_counts_nothing(self):
         found = denominators({"image": 4.0, "pairs": 5.0}, {"image": 9.0, "text": 5.0}, "compensated")
-        assert found.own["pairs"] == 9
-        assert found.attention["pairs", "text"] == 9
-
-    @pytest.mark.parametrize("aggregation", ["fedavg", "collaborative", "compensated"])
-    def test_a_common_factor_of_all_weights_changes_no_step(self, aggregation):
-        one = denominators(COUNTS, SHARED, aggregation)
-        tenfold = [{name: 10 * n for name, n in counts.items()} for counts in (COUNTS, SHARED)]
-        ten = denominators(*tenfold, aggregation)
-        assert {name: n / 10 for name, n in ten.own.items()} == pytest.approx(dict(one.own))
-        assert {name: n / 10 for name, n in ten.attention.items()} == pytest.approx(dict(one.attention))
+        assert found == [9, 9, 9, 9, 9]
 
 
 class TestServer:
@@ -107,7 +74,7 @@ class TestServer:
     def test_equal_updates_move_every_layer_by_its_share(self, aggregation, server_step):
         rounds = Rounds(tiny(algorithm__aggregation=aggregation, algorithm__server_step=server_step))
         before = models(rounds)
-        rounds.run(1, everybody_adds(0.25))
+        rounds.round(1, everybody_adds(0.25))
         after = models(rounds)
         counts = dict(COUNTED)
         image, text, pairs = counts["image"], counts["text"], counts["pairs"]
@@ -135,7 +102,7 @@ class TestServer:
     def test_one_group_alone_is_replaced_by_what_it_trained(self):
         rounds = Rounds(tiny(algorithm__aggregation="fedavg"))
         before = models(rounds)
-        found = rounds.run(1, lambda got: {site: next(iter(got.values())) for site in got})
+        found = rounds.round(1, lambda got: {site: next(iter(got.values())) for site in got})
         after = models(rounds)
         for kind in KINDS:
             update = next(iter(found[f"own-{kind}"].values()))
@@ -150,8 +117,8 @@ class TestServer:
             return change
 
         changed, plain = (Rounds(tiny(algorithm__aggregation="compensated")) for _ in range(2))
-        plain.run(1, everybody_adds(0.0))
-        changed.run(1, lambda got: of("pairs", 0.5)(everybody_adds(0.0)(got)))
+        plain.round(1, everybody_adds(0.0))
+        changed.round(1, lambda got: of("pairs", 0.5)(everybody_adds(0.0)(got)))
         for kind in ("image", "text"):
             for name, value in models(changed)[kind].items():
                 assert torch.equal(value, models(plain)[kind][name])
@@ -160,7 +127,7 @@ class TestServer:
     def test_attention_sums_of_all_sites_equal_those_of_the_groups(self):
         rounds = Rounds(tiny(algorithm__aggregation="collaborative", algorithm__co_layers="none"))
         before = models(rounds)
-        found = rounds.run(1)
+        found = rounds.round(1)
         name = "image.blocks.0.attn.qkv.weight"
         both = found["attention-image"]
         groups = [
@@ -173,7 +140,7 @@ class TestServer:
 
     def test_co_layers_are_the_other_modality_s_newest_weights(self):
         rounds = Rounds(tiny())
-        rounds.run(1)
+        rounds.round(1)
         state = rounds.server.broadcast(2, rounds.exchange(2, "own-image"))
         other = part_of(state, "other/")
         assert set(other) == set(rounds.algorithm.plan.co_layers)
@@ -185,7 +152,7 @@ class TestServer:
     @pytest.mark.parametrize("stop", [1, 2, 3, 4])
     def test_a_server_that_stops_between_sums_goes_on_as_it_was(self, stop):
         straight, stopped = Rounds(tiny()), Rounds(tiny())
-        straight.run(1)
+        straight.round(1)
         for at, exchange in enumerate(stopped.algorithm.exchanges(1)):
             if at == stop:
                 state = stopped.server.save()
@@ -196,10 +163,6 @@ class TestServer:
         wanted, found = straight.server.save(), stopped.server.save()
         assert wanted.keys() == found.keys()
         assert all(torch.equal(wanted[name], found[name]) for name in wanted)
-
-    def test_another_study_s_checkpoint_is_refused(self):
-        with pytest.raises(MalformedMessage):
-            tiny().server().load(tiny(model__width=16).server().save())
 
     def test_the_ring_gives_the_sums_that_plain_addition_gives(self):
         exact, ring = (loop(study(study__rounds=1), adder=one) for one in (add_like, add_in_ring))
@@ -253,7 +216,7 @@ class TestSite:
     def test_words_stay_as_they_are_where_the_study_says_so(self):
         rounds = Rounds(tiny(algorithm__train_tokens=False))
         before = models(rounds)
-        rounds.run(1)
+        rounds.round(1)
         for kind in ("text", "pairs"):
             name = "text.embed.token.weight"
             assert torch.equal(models(rounds)[kind][name], before[kind][name])
@@ -311,31 +274,34 @@ class TestPlan:
         asked = algorithm.members(2, exchange, algorithm.setting.sites)
         assert set(asked) == {*algorithm.plan.sampled("image", 2), *algorithm.plan.sampled("pairs", 2)}
 
-    def test_too_few_sites_of_a_group_are_refused(self):
-        with pytest.raises(ConfigError, match=r"algorithm.participation: 1 of 3 text sites"):
-            tiny(algorithm__participation=0.5, data__image_sites=8, data__pair_sites=8)
-
-    def test_a_study_needs_pairs(self):
-        with pytest.raises(ConfigError):
-            tiny(data__pair_sites=0)
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            (
+                {"algorithm__participation": 0.5, "data__image_sites": 8, "data__pair_sites": 8},
+                "algorithm.participation: 1 of 3 text sites",
+            ),
+            ({"data__pair_sites": 0}, "data.*pair"),
+            ({"data__text_sites": 0}, "algorithm.co_layers"),
+        ],
+    )
+    def test_groups_that_cannot_be_are_refused(self, changes, said):
+        with pytest.raises(ConfigError, match=said):
+            tiny(**changes)
 
     @pytest.mark.parametrize("absent", ["image", "text"])
     def test_a_group_may_be_absent(self, absent):
         algorithm = tiny(**{f"data__{absent}_sites": 0, "algorithm__co_layers": "none"})
         rounds = Rounds(algorithm)
         for number in (1, 2, 3):
-            rounds.run(number)
+            rounds.round(number)
         assert absent not in {name.split("/")[0] for name in rounds.server.model()}
         assert "text_to_image_recall_at_1" in rounds.server.metrics()[2]
-
-    def test_co_layers_need_the_other_modality(self):
-        with pytest.raises(ConfigError, match=r"algorithm.co_layers"):
-            tiny(data__text_sites=0)
 
     def test_scores_close_every_round_on_request(self):
         rounds = Rounds(tiny(algorithm__evaluate="every"))
         for number in (1, 2, 3):
-            rounds.run(number)
+            rounds.round(number)
         metrics = rounds.server.metrics()
         assert all("image_accuracy" in metrics[version] for version in (1, 2))
         assert "pairs_loss" in metrics[0]
@@ -352,10 +318,6 @@ class TestPlan:
 
 
 class TestScores:
-    def test_equal_features_find_everything(self):
-        found = transfer_scores.recall(torch.eye(6), torch.eye(6), torch.arange(6), 3)
-        assert found == (1.0, 1.0)
-
     def test_a_model_that_embeds_everything_alike_finds_nothing(self):
         ones = torch.ones(6, 4)
         assert transfer_scores.recall(ones, ones, torch.arange(6), 6) == (0.0, 0.0)
@@ -367,27 +329,20 @@ class TestScores:
         # Of image 0 one caption is nearest; its other caption and all of image 1's are nearer to image 1.
         assert transfer_scores.recall(image, text, sources, 2) == (0.5, 0.75)
 
-    def test_random_features_are_at_chance(self):
-        rng = torch.Generator().manual_seed(1)
-        image, text = torch.randn(1000, 16, generator=rng), torch.randn(1000, 16, generator=rng)
-        assert sum(transfer_scores.recall(image, text, torch.arange(1000), 1000)) < 0.02
-
     def test_galleries_are_whole_and_of_the_size_that_was_asked_for(self):
         image = torch.eye(7)
         wrong = torch.eye(7).roll(1, 0)
         assert transfer_scores.recall(image, image, torch.arange(7), 3) == (1.0, 1.0)
         assert transfer_scores.recall(image, wrong, torch.arange(7), 7) == (0.0, 0.0)
-        with pytest.raises(ConfigError, match="two images"):
-            transfer_scores.recall(image, image, torch.arange(7), 1)
 
     def test_the_metric_is_the_mean_over_sites_with_held_out_records(self):
         rounds = Rounds(tiny())
         for number in (1, 2):
-            rounds.run(number)
-        got = rounds.run(3)["score-pairs"]
+            rounds.round(number)
+        got = rounds.round(3)["score-pairs"]
         metrics, name = rounds.server.metrics()[2], "text_to_image_recall_at_1"
         assert metrics[name] == pytest.approx(sum(one[f"score/{name}"] for one in got.values()) / 3)
-        assert transfer_scores.finish("pairs", {**transfer_scores.none_of("pairs")}) == {}
+        assert transfer_scores.finish("pairs", {transfer_scores.COUNTED: 0.0}) == {}
         assert rounds.algorithm.per_site(rounds.server.model()).keys() == set(rounds.algorithm.setting.sites)
 
     def test_a_broadcast_of_another_model_is_refused(self):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,17 +9,14 @@ from secfed.algorithms.fedcola.algorithm import FedCola
 from secfed.algorithms.fedcola.site import TRAIN
 from secfed.dp.accounting.events import Skellam
 from secfed.dp.ledger.ledger import SPENT
-from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
-from secfed.records.roster_file import ROSTER_FILE, read_roster
-from secfed.runs.run_folder import ledger_file, site_folder
-from secfed.runs.run_report import RunReport, SilentObserver
-from secfed.simulation.dropouts import Dropout
-from secfed.simulation.simulate import simulate
+from secfed.runs.run_report import RunReport
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.algorithms.fedcola_case import TINY, Rounds, study
+from tests.algorithms.fedcola_case import TINY, study
+from tests.algorithms.loop import Rounds
+from tests.algorithms.whole import ledger, model_bytes, run
 
 PRIVACY = """
 [privacy]
@@ -31,14 +26,6 @@ delta = 1e-3
 {more}
 """
 GROUPS = "group_size = 4"
-
-
-def run(made: Study, out: Path | None, *drops: str) -> RunReport:
-    return simulate(made, out=out, drops=[Dropout.parse(text) for text in drops], observer=SilentObserver())
-
-
-def model_bytes(out: Path) -> bytes:
-    return (out / "model.safetensors").read_bytes()
 
 
 def private(unit: str, more: str = "", text: str = TINY, **changes: object) -> Study:
@@ -80,15 +67,12 @@ class TestPrivacy:
             ("", {"privacy__unit": "record"}, r"privacy\.unit"),
             ("", {"algorithm__weighting": "records"}, r"algorithm\.weighting"),
             ('weights = "unprotected"', {}, r"privacy\.weights"),
+            ('metrics = "private"', {}, r"privacy\.metrics"),
         ],
     )
     def test_what_would_make_epsilon_wrong_is_refused(self, more, changes, named):
         with pytest.raises(ConfigError, match=named):
             build(private("site", more, **changes))
-
-    def test_private_metrics_are_not_offered(self):
-        with pytest.raises(ConfigError, match=r"privacy\.metrics"):
-            build(private("group", f'{GROUPS}\nmetrics = "private"'))
 
     @pytest.mark.parametrize(("unit", "more"), [("group", GROUPS), ("site", "")])
     def test_nothing_leaves_but_updates(self, unit, more):
@@ -111,11 +95,8 @@ class TestPrivacy:
         made = made.replace("algorithm.participation", 0.5)
         algorithm = build(made)
         run(made, tmp_path)
-        roster = read_roster(tmp_path / ROSTER_FILE)
         for site in algorithm.setting.sites:
-            file = ledger_file(site_folder(tmp_path, site), "scenes")
-            with file.open("rb") as lines:
-                chain = verify_ledger(lines, roster.public(site), owner=site)
+            chain = ledger(tmp_path, site, "scenes")
             paid = {entry.body["round"] for entry in chain if entry.kind == SPENT}
             group = algorithm.plan.kind_of[site]
             assert paid == {number for number in (1, 2) if site in algorithm.plan.sampled(group, number)}

@@ -7,21 +7,17 @@ import pytest
 import torch
 
 from secfed.algorithms.framework.datasets import SiteData
-from secfed.algorithms.metrics.loss_cap import LOSS_CAP
+from secfed.algorithms.metrics.score_grid import LOSS_CAP
 from secfed.errors import ConfigError, DataError, MalformedMessage, RangeError, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import Totals
-from tests.algorithms.loop import BREAST_CANCER, Words, add, add_in_ring, simulate
+from tests.algorithms.loop import BREAST_CANCER, Words, add, add_in_ring, same, simulate
 
 
 @pytest.fixture
 def study() -> Study:
     return Study.parse(BREAST_CANCER)
-
-
-def same(left, right) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_a_few_rounds_learn_the_task(study):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,11 +22,15 @@ from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import with_privacy
+from secfed.site.containment import PART, Failure, contained
 from secfed.study.build import build
 from secfed.study.study import Study
+from secfed.wire.layout import Summands
+from secfed.wire.parts import is_finite
 from tests.algorithms.loop import add, simulate
 from tests.properties.readiness_case import CLASSIFIER
 
+HERE = "tests.algorithms.federated_averaging.test_pages"
 SITES = ("a", "b", "c")
 ROUNDS, RATE = 3, 0.3
 Rows = dict[str, tuple[torch.Tensor, torch.Tensor]]
@@ -46,12 +52,11 @@ def net(input_shape: tuple[int, ...], classes: int, norm: bool = False) -> nn.Mo
 
 
 def study(name: str, *, norm: bool = False, **options: Any) -> Study:
-    here = "tests.algorithms.federated_averaging.test_pages"
     chosen = Study.parse(f"""
         study = {{ name = "page", rounds = {ROUNDS}, seed = 2 }}
         algorithm = {{ name = "fedavg" }}
-        model = {{ name = "{here}:net", norm = {str(norm).lower()} }}
-        data = {{ name = "{here}:clinics" }}
+        model = {{ name = "{HERE}:net", norm = {str(norm).lower()} }}
+        data = {{ name = "{HERE}:clinics" }}
         protection = {{ name = "plain", min_cohort = 2 }}
         """)
     return chosen.replace("algorithm", {"name": name, "learning_rate": RATE, "batch_size": 100, **options})
@@ -228,6 +233,50 @@ def test_what_a_site_keeps_outlives_its_training_process(name: str, more: str) -
     assert kept
     fresh, _, _ = Trainer(job, unused, {}).contribute(head, broadcast)
     assert any(not torch.equal(fresh[field], given[1][field]) for field in fresh)  # or it kept nothing of use
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("scaffold", {}), ("ditto", {}), ("fedbn", {"local_layers": ["0"]})]
+)
+def test_a_site_hears_that_what_it_would_keep_is_not_finite_and_keeps_what_it_had(
+    name: str, more: dict[str, Any]
+) -> None:
+    algorithm = build(study(name, **more))
+    program, server = algorithm.site("a"), algorithm.server()
+    [update], heard, kept = algorithm.exchanges(1), [], {}
+
+    def contribute(site: Any, number: int) -> Summands:
+        work = partial(site.contribute, number, update, server.broadcast(number, update))
+        return contained(number, update, work, partial(site.settled, number, update), heard.append)
+
+    for number in (1, 2):
+        given = contribute(program, number)
+        server.absorb(number, update, add(update, {"a": given}))
+        kept = program.save()
+    assert not heard
+    healthy = algorithm.site("a")
+    healthy.load(kept)
+    records = program._data.train_x
+    copy = records.clone()
+    records.fill_(math.nan)
+    contribute(program, 3)
+    assert Failure(3, "update", (PART,), "RangeError") in heard
+    assert is_finite(program.save())
+    records.copy_(copy)
+    expected, again = contribute(healthy, 3), contribute(program, 3)
+    assert all(torch.equal(expected[field], again[field]) for field in expected)
+
+
+def alike(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(
+        OrderedDict(head=nn.Linear(*input_shape, 4), head2=nn.Linear(4, 4), head_b=nn.Linear(4, classes))
+    )
+
+
+def test_a_local_layer_is_not_taken_for_one_whose_name_begins_alike() -> None:
+    algorithm = build(study("fedbn", local_layers=["head"]).replace("model", {"name": f"{HERE}:alike"}))
+    assert {name.partition(".")[0] for name in algorithm.trained} == {"head2", "head_b"}
+    assert set(algorithm.site("a").save()) == {"head.weight", "head.bias"}
 
 
 def test_local_layers_stay_where_they_are_with_their_statistics() -> None:

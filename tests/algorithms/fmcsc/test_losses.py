@@ -93,17 +93,6 @@ def test_pretraining_is_the_mean_squared_error_of_the_views_that_are_held(networ
     assert torch.allclose(pretraining_loss((1,))(network, (Y,)).mean(), own)
 
 
-def test_distillation_reconstructs_all_views_from_one_and_follows_the_target(network):
-    wanted = target()
-    low = network.encode((X, None))
-    rebuilt = [network.reconstruct(0, low[0]), network.reconstruct(1, low[1])]
-    error = sum(torch.nn.functional.mse_loss(r, x) for r, x in zip(rebuilt, (X, Y), strict=True))
-    follow = torch.nn.functional.mse_loss(network.common(low), wanted)
-    assert torch.allclose(distillation_loss(0, OPTIONS)(network, (X, Y, wanted)).mean(), error + follow)
-    without = distillation_loss(0, FmcscOptions(name="fmcsc", distillation=False))
-    assert torch.allclose(without(network, (X, Y, wanted)).mean(), error)
-
-
 def test_training_changes_the_named_parts_only_and_lowers_the_loss(network):
     before = {name: value.detach().clone() for name, value in network.named_parameters()}
     loss = pretraining_loss((0,))

@@ -8,7 +8,7 @@ from secfed.config.sections import ProtectionSection
 from secfed.errors import ConfigError, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.algorithms.fmcsc_case import TINY, study, tiny, until
+from tests.algorithms.fmcsc_case import TINY, tiny, until
 
 NETWORK = "hidden = [16, 12]\nfeatures = 4\nhead_hidden = 8\n"
 VIEWS = "views = [-1, -1, -1, 0, 0, 0, 1]\n"
@@ -186,25 +186,22 @@ def test_every_planned_cohort_is_one_that_a_masked_site_accepts():
             assert len(made.members(stage, number)) >= made.least >= made.protection.colluders_for(24) + 2
 
 
-def test_too_few_rounds_for_pretraining_are_refused():
-    with pytest.raises(ConfigError, match=r"study\.rounds: 1 rounds are fewer than the 2 of pre-training"):
-        tiny(study__rounds=1)
-    assert len(tiny(study__rounds=0).exchanges(1)) > 1  # only evaluates
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"study__rounds": 1}, "study.rounds: 1 rounds are fewer than the 2 of pre-training"),
+        ({"protection__colluders": 2}, "algorithm.name: 3 sites train .*'full', but a sum needs 4"),
+        ({"algorithm__pretrain_start": "independent"}, "algorithm.pretrain_rounds"),
+        ({"algorithm__participation": 0.9, "algorithm__view_types": "hidden"}, "algorithm.participation"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused(changes, key):
+    with pytest.raises(ConfigError, match=key):
+        tiny(**changes)
 
 
-def test_too_few_multi_view_sites_for_a_sum_are_refused():
-    with pytest.raises(ConfigError, match="3 sites train the model of group 'full', but a sum needs 4"):
-        tiny(protection__colluders=2)
-
-
-def test_independent_starts_have_one_round():
-    with pytest.raises(ConfigError, match=r"algorithm\.pretrain_rounds"):
-        study(algorithm__pretrain_start="independent")
-
-
-def test_participation_needs_public_view_types():
-    with pytest.raises(ConfigError, match=r"algorithm\.participation"):
-        study(algorithm__participation=0.9).replace("algorithm.view_types", "hidden")
+def test_a_study_without_rounds_only_evaluates():
+    assert len(tiny(study__rounds=0).exchanges(1)) > 1
 
 
 def test_other_models_and_data_sets_are_refused():
@@ -239,7 +236,7 @@ def test_the_step_size_falls_from_round_to_round_in_every_kind_of_training():
     rounds = until(3, **keys, algorithm__learning_rate_decay=0.25, algorithm__weights="equal")
     for number, size in ((3, 1e-3), (4, 0.25e-3)):
         for index in range(3):
-            got = rounds.add_up(number, index)
+            got = rounds.take(number, index)
             counted = [largest_step(one) for one in got.values() if one["weight"]]
             assert counted == pytest.approx([size] * len(counted), rel=0.01)
             assert len(counted) == (len(got) if number == 4 or not index else 3)  # once single views count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,19 +12,14 @@ from secfed.algorithms.fmcsc.algorithm import Fmcsc
 from secfed.algorithms.fmcsc.privacy import ALL_VIEWS, OWN_VIEW, PRETRAIN, TEACH, phases
 from secfed.dp.accounting.events import PoissonSampledGaussian, Skellam
 from secfed.dp.accounting.unit import Adjacency
-from secfed.dp.ledger.ledger import spent_of
-from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
-from secfed.records.roster_file import ROSTER_FILE, read_roster
-from secfed.runs.run_folder import ledger_file, site_folder
-from secfed.runs.run_report import RunReport, SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from secfed.sweep.file import SweepFile
 from secfed.sweep.plan import make_plan
 from tests.algorithms.fmcsc_case import TINY, Rounds
+from tests.algorithms.whole import model_bytes, paid, run
 
 PRIVACY = """
 [privacy]
@@ -52,19 +46,6 @@ def private(unit: str, more: str = "", weights: str = "public", **changes: objec
     for key, value in changes.items():
         made = made.replace(key.replace("__", "."), value)
     return made
-
-
-def run(made: Study, out: Path | None = None) -> RunReport:
-    return simulate(made, out=out, drops=(), observer=SilentObserver())
-
-
-def rounds_of(made: Study) -> Rounds:
-    """The study exchange by exchange, as the algorithm sees it: without the noise of the sums."""
-    rounds = Rounds.__new__(Rounds)
-    rounds.algorithm = build(made)
-    rounds.server = rounds.algorithm.server()
-    rounds.programs = {site: rounds.algorithm.site(site) for site in rounds.algorithm.plan.sites}
-    return rounds
 
 
 def plans(algorithm: Fmcsc) -> list[list[str]]:
@@ -97,28 +78,26 @@ class TestRefusals:
             build(private(unit).replace(key, value))
         assert refused.value.remedy
 
-    def test_noisy_metrics(self):
-        with pytest.raises(ConfigError, match=r"^privacy\.metrics:"):
-            build(private("group", 'metrics = "private"'))
+    @pytest.mark.parametrize(
+        ("unit", "more", "changes", "said"),
+        [
+            ("group", 'metrics = "private"', {}, "privacy.metrics:"),
+            ("group", 'adjacency = "replace-patient"', {}, "privacy.adjacency:.*leave it out"),
+            ("site", "", {"algorithm__view_types": "hidden"}, "algorithm.view_types:"),
+            ("site", "", {"protection__threshold": 4}, "algorithm.name:.*'full', but a sum needs 4"),
+        ],
+    )
+    def test_what_is_not_offered(self, unit, more, changes, said):
+        with pytest.raises(ConfigError, match=f"^{said}"):
+            build(private(unit, more, **changes))
 
-    def test_patients_that_no_data_set_of_it_names(self):
-        with pytest.raises(ConfigError, match=r"^privacy\.adjacency:.*replace-patient") as refused:
-            build(private("group", 'adjacency = "replace-patient"'))
-        assert "leave it out" in refused.value.remedy
-
-    def test_hidden_view_types_with_noise_in_the_sums(self):
-        with pytest.raises(ConfigError, match=r"^algorithm\.view_types:"):
-            build(private("site", algorithm__view_types="hidden"))
+    def test_what_is_nearly_that_is_offered(self):
         build(private("group", algorithm__view_types="hidden"))
+        build(private("site", protection__threshold=3))
 
     def test_too_few_records_for_a_group(self):
         with pytest.raises(ConfigError, match="do not fill one group"):
             run(private("group", privacy__group_size=25))
-
-    def test_a_group_with_fewer_sites_than_must_answer(self):
-        build(private("site", protection__threshold=3))
-        with pytest.raises(ConfigError, match=r"'full', but a sum needs 4"):
-            build(private("site", protection__threshold=4))
 
 
 class TestWhatLeaves:
@@ -142,7 +121,7 @@ class TestWhatLeaves:
         assert set(noted) == {"sum", "outer", "records", "sums", "counts", "inertia", "table"}
 
     def test_what_a_site_counts_does_not_depend_on_its_records(self):
-        rounds = rounds_of(private("group", weights="equal", data__per_site=16))
+        rounds = Rounds(private("group", weights="equal", data__per_site=16))
         for site, program in rounds.programs.items():
             privacy = _Untrained()
             program.use_privacy(privacy)
@@ -175,14 +154,14 @@ class TestPlan:
     def test_a_site_plans_exactly_what_it_trains(self, weights, share):
         made = private("group", weights=weights, algorithm__pretrain_share=share)
         made = made.replace("study.rounds", 6).replace("algorithm.pretrain_rounds", 4)
-        rounds = rounds_of(made)
+        rounds = Rounds(made)
         watched = {}
         for site, program in rounds.programs.items():
             watched[site] = _Untrained()
             program.use_privacy(watched[site])
         for number in range(1, 7):
             for index in range(len(rounds.algorithm.exchanges(number))):
-                rounds.add_up(number, index)
+                rounds.take(number, index)
         for one in watched.values():
             trained = {name: sum(p for phase, p in one.trained if phase == name) for name in one.planned}
             assert trained == one.planned
@@ -217,13 +196,9 @@ class TestWhatIsPaid:
         self, tmp_path, unit, weights, multi, single
     ):
         report = run(private(unit, weights=weights), tmp_path)
-        roster = read_roster(tmp_path / ROSTER_FILE)
         spent = {one.site: one.epsilon for one in report.privacy.sites}
         for site, times in ((MULTI, multi), (SINGLE, single)):
-            path = ledger_file(site_folder(tmp_path, site), "tests.algorithms.fmcsc_case:blobs")
-            with path.open("rb") as lines:
-                chain = verify_ledger(lines, roster.public(site), owner=site)
-            events = [entry.event for entry in spent_of(chain)]
+            events = paid(tmp_path, site, "tests.algorithms.fmcsc_case:blobs")
             assert sum(event.times for event in events) == times
             kind, adjacency = {
                 "group": (PoissonSampledGaussian, Adjacency.REPLACE_RECORD),
@@ -240,7 +215,7 @@ class TestWhatIsPaid:
         models = []
         for protection in ("plain", "masked"):
             run(private("site", protection__name=protection, **QUICK), tmp_path / protection)
-            models.append((tmp_path / protection / "model.safetensors").read_bytes())
+            models.append(model_bytes(tmp_path / protection))
         assert models[0] == models[1]
 
 
@@ -260,7 +235,7 @@ def test_every_point_of_the_epsilon_study_can_be_run(repository):
 class TestSiteLevel:
     def test_all_that_a_site_adds_to_a_sum_is_clipped_together_and_every_sum_is_a_release(self):
         made = private("site", weights="equal", privacy__clip_norm=1e-3)
-        rounds = rounds_of(made)
+        rounds = Rounds(made)
         noised = with_privacy(made, rounds.algorithm, 7)
         assert isinstance(noised, NoisedAlgorithm)
         assert noised.releases == 2 + 2 * 3
@@ -268,7 +243,7 @@ class TestSiteLevel:
         for number in range(1, 5):
             for index, outer in enumerate(noised.exchanges(number)):
                 stages = noised.pipeline(outer)
-                for one in rounds.add_up(number, index).values():
+                for one in rounds.take(number, index).values():
                     norm, after = _norm(one), _norm(stages.at_site(outer, one))
                     assert after <= 1e-3
                     assert after == pytest.approx(min(norm, 1e-3))
@@ -276,28 +251,28 @@ class TestSiteLevel:
         assert clipped > 20
 
     def test_a_model_moves_by_the_mean_over_the_survivors_that_count(self):
-        rounds = rounds_of(private("site", weights="equal"))
+        rounds = Rounds(private("site", weights="equal"))
         before = rounds.group("full")
         lost = {"hospital-1"}
-        got = rounds.add_up(1, 0, lambda given: {s: one for s, one in given.items() if s not in lost})
+        got = rounds.take(1, 0, lambda given: {s: one for s, one in given.items() if s not in lost})
         for name, owners in (("enc.0.0.bias", "23456"), ("dec.1.0.bias", "237")):
             updates = [got[f"hospital-{at}"][f"update/{name}"] for at in owners]
             moved = rounds.group("full")[name] - before[name]
             assert torch.allclose(moved, torch.stack(updates).mean(dim=0), atol=1e-6)
-        rounds.add_up(2, 0)
+        rounds.take(2, 0)
         for number, counted in ((3, "123"), (4, "123456")):  # at first only what multi-view sites teach
             for index in range(3):
                 before = rounds.group("view-1")
-                got = rounds.add_up(number, index)
+                got = rounds.take(number, index)
                 if index == 1:
                     updates = [got[f"hospital-{at}"]["update/enc.0.0.bias"] for at in counted]
                     moved = rounds.group("view-1")["enc.0.0.bias"] - before["enc.0.0.bias"]
                     assert torch.allclose(moved, torch.stack(updates).mean(dim=0), atol=1e-6)
 
     def test_fewer_than_three_owners_of_a_view_are_not_averaged(self):
-        rounds = rounds_of(private("site"))
+        rounds = Rounds(private("site"))
         before = rounds.group("full")
-        rounds.add_up(1, 0, lambda given: {site: given[site] for site in given if site[-1] in "14567"})
+        rounds.take(1, 0, lambda given: {site: given[site] for site in given if site[-1] in "14567"})
         after = rounds.group("full")
         assert torch.equal(after["enc.1.0.weight"], before["enc.1.0.weight"])
         assert not torch.equal(after["enc.0.0.weight"], before["enc.0.0.weight"])

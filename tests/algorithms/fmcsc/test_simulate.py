@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load
@@ -12,14 +10,13 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from secfed.algorithms.fmcsc import kmeans
 from secfed.algorithms.framework.randomness import derive_seed
 from secfed.algorithms.framework.server_state import part_of
-from secfed.runs.run_report import RunReport, SilentObserver
-from secfed.simulation.dropouts import Dropout
-from secfed.simulation.simulate import simulate
+from secfed.runs.run_report import RunReport
 from secfed.study.build import build_data
 from secfed.study.study import Study
 from tests.algorithms.fmcsc_case import study, tiny
 from tests.algorithms.loop import simulate as loop
 from tests.algorithms.pooled_kmeans import pooled_kmeans
+from tests.algorithms.whole import model_bytes, run
 
 QUICK = {
     "algorithm__pretrain_rounds": 1,
@@ -27,14 +24,6 @@ QUICK = {
     "algorithm__kmeans_iterations": 2,
     "algorithm__group_iterations": 1,
 }
-
-
-def run(made: Study, out: Path | None, *drops: str) -> RunReport:
-    return simulate(made, out=out, drops=[Dropout.parse(text) for text in drops], observer=SilentObserver())
-
-
-def model_bytes(out: Path) -> bytes:
-    return (out / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from secfed.study.build import build
 from secfed.wire.layout import Exchange, Field, Layout, Summands
 from secfed.wire.parts import is_finite, listening, otherwise
 from tests.algorithms import fmcsc_case, vlp_case
-from tests.algorithms.fedcola_case import Rounds as ColaRounds
 from tests.algorithms.fedcola_case import tiny as fedcola
+from tests.algorithms.loop import Rounds
 from tests.properties.readiness_case import TRAP, tiny
 
 INDEPENDENT = [BudgetExceeded, TranscriptError, WrongState, MalformedMessage]
@@ -114,7 +114,7 @@ class TestFedAvg:
 
 
 def test_fedcola_hands_out_zeros_for_attention_layers_after_a_training_that_failed() -> None:
-    rounds = ColaRounds(fedcola())
+    rounds = Rounds(fedcola())
     site = (
         rounds.programs["image-1"] if "image-1" in rounds.programs else next(iter(rounds.programs.values()))
     )
@@ -144,7 +144,7 @@ class TestFmcsc:
     def test_a_model_of_ones_own_that_diverged_is_not_kept(self) -> None:
         rounds = fmcsc_case.until(3)
         site, index = rounds.programs["hospital-4"], 1  # of the sites with the first view alone
-        rounds.add_up(3, 0)
+        rounds.take(3, 0)
         exchange = rounds.algorithm.exchanges(3)[index]
         state = rounds.server.broadcast(3, exchange)
         site.contribute(3, exchange, state)

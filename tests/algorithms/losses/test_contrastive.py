@@ -72,6 +72,15 @@ def test_eq5_ignores_the_length_of_view_features_and_ntxent_does_not():
     )
 
 
+def test_model_contrast_equals_its_definition_record_by_record():
+    z, near, far, t = rows(5, 1), rows(5, 2), rows(5, 3), 0.5
+    expected = []
+    for i in range(5):
+        g, p = (math.exp(float(torch.cosine_similarity(z[i], one[i], dim=0)) / t) for one in (near, far))
+        expected.append(-math.log(g / (g + p)))
+    assert model_contrast(z, near, far, temperature=t).tolist() == pytest.approx(expected)
+
+
 def test_model_contrast_at_its_ends():
     common = rows(4, 1)
     best = model_contrast(common, common, -common, temperature=0.5)

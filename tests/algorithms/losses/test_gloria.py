@@ -11,16 +11,9 @@ from secfed.algorithms.losses import gloria
 from secfed.algorithms.losses.features import Aligned
 from secfed.algorithms.losses.gloria import Gloria, match_reports, merge_words, word_starts
 from secfed.errors import ConfigError
+from tests.algorithms.losses_case import dot, draws, looped_contrast, number, shares
 
 LENGTHS = (3, 1, 4, 2)
-
-
-def number(value: torch.Tensor) -> float:
-    return value.detach().item()
-
-
-def draws(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def batch() -> Aligned:
@@ -32,15 +25,6 @@ def batch() -> Aligned:
         words=draws(4, 4, 6, seed=4),
         is_word=torch.arange(4) < torch.tensor(LENGTHS)[:, None],
     )
-
-
-def dot(one: list[float], two: list[float]) -> float:
-    return sum(x * y for x, y in zip(one, two, strict=True))
-
-
-def shares(values: list[float]) -> list[float]:
-    total = sum(math.exp(value) for value in values)
-    return [math.exp(value) / total for value in values]
 
 
 def looped_match(
@@ -57,15 +41,6 @@ def looped_match(
     return math.log(total)
 
 
-def looped_contrast(logits: list[list[float]]) -> float:
-    """Cross entropy along rows plus cross entropy along columns."""
-    count, total = len(logits), 0.0
-    for b in range(count):
-        total -= math.log(shares(logits[b])[b])
-        total -= math.log(shares([row[b] for row in logits])[b])
-    return total / count
-
-
 def looped_gloria(aligned: Aligned, reports: list[list[list[float]]], pairs: list[int]) -> float:
     """The whole objective; ``reports`` are the words without padding, ``pairs`` those of the local term."""
     images, texts, patches = aligned.image.tolist(), aligned.text.tolist(), aligned.patches.tolist()
@@ -80,16 +55,12 @@ def spelled(aligned: Aligned) -> list[list[list[float]]]:
 
 def test_gloria_equals_a_brute_force_loop():
     aligned = batch()
-    expected = looped_gloria(aligned, spelled(aligned), [0, 1, 2, 3])
-    assert number(Gloria(0.07)(aligned).total) == pytest.approx(expected, rel=1e-10)
-
-
-def test_gloria_with_other_weights_and_scales_equals_a_brute_force_loop():
-    aligned = batch()
-    images, texts = aligned.image.tolist(), aligned.text.tolist()
-    reports, patches = spelled(aligned), aligned.patches.tolist()
-    whole = [[7.0 * dot(image, text) for text in texts] for image in images]
-    local = [[3.0 * looped_match(i, k, t1=2.0, t2=6.0) for k in reports] for i in patches]
+    reports = spelled(aligned)
+    assert number(Gloria(0.07)(aligned).total) == pytest.approx(
+        looped_gloria(aligned, reports, [0, 1, 2, 3]), rel=1e-10
+    )
+    whole = [[7.0 * dot(image, text) for text in aligned.text.tolist()] for image in aligned.image.tolist()]
+    local = [[3.0 * looped_match(i, k, t1=2.0, t2=6.0) for k in reports] for i in aligned.patches.tolist()]
     expected = 0.5 * looped_contrast(whole) + 2.0 * looped_contrast(local)
     made = Gloria(
         0.07, weights=(0.5, 2.0), global_scale=7.0, attention_scale=2.0, match_scale=6.0, local_scale=3.0
@@ -131,25 +102,6 @@ def test_reports_a_few_at_a_time_and_recomputed_give_the_same_loss_and_gradient(
         assert torch.allclose(one, two, rtol=1e-12, atol=1e-14)
 
 
-def test_gloria_at_chance_is_twice_two_logs_of_the_batch():
-    aligned = batch()
-    same = Aligned(
-        **{key: value[2:3].expand_as(value) for key, value in vars(aligned).items() if value is not None}
-    )
-    assert number(Gloria(0.07)(same).total) == pytest.approx(4 * math.log(4), rel=1e-10)
-
-
-def test_gloria_of_perfect_alignment_is_almost_zero():
-    rows = torch.eye(6, dtype=torch.float64)
-    aligned = Aligned(
-        rows, rows, 3 * rows.unsqueeze(1), 3 * rows.unsqueeze(1), torch.ones(6, 1, dtype=torch.bool)
-    )
-    value = number(Gloria(0.07)(aligned).total)
-    assert 0 < value < 1e-2
-    wrong = replace(aligned, words=aligned.words.roll(1, dims=0))
-    assert number(Gloria(0.07)(wrong).total) > 20
-
-
 def test_a_report_without_words_is_no_pair_and_no_negative_of_the_local_term():
     aligned = batch()
     is_word = aligned.is_word.clone()
@@ -187,28 +139,23 @@ def test_parts_of_words_are_summed_before_they_are_matched():
     assert number(Gloria(0.07)(aligned).total) == pytest.approx(apart, rel=1e-10)
 
 
-def test_merged_words_come_first_and_are_marked():
-    words = torch.arange(1.0, 6.0).reshape(1, 5, 1)
-    is_word = torch.tensor([[True, True, True, True, False]])
-    starts = torch.tensor([[True, False, True, False, True]])
-    merged, there = merge_words(words, is_word, starts)
-    assert merged.flatten().tolist() == [3.0, 7.0, 0.0, 0.0, 0.0]
-    assert there.tolist() == [[True, True, False, False, False]]
-
-
-def test_a_report_that_starts_inside_a_word_keeps_the_rest_as_a_word():
-    words, is_word = torch.arange(1.0, 5.0).reshape(1, 4, 1), torch.ones(1, 4, dtype=torch.bool)
-    merged, there = merge_words(words, is_word, torch.tensor([[False, False, True, True]]))
-    assert merged.flatten().tolist() == [3.0, 3.0, 4.0, 0.0]
-    assert there.tolist() == [[True, True, True, False]]
-
-
-def test_a_report_of_continuations_alone_is_one_word_and_an_empty_report_none():
-    words = torch.ones(2, 3, 1)
-    is_word = torch.tensor([[True, True, False], [False, False, False]])
-    merged, there = merge_words(words, is_word, torch.zeros(2, 3, dtype=torch.bool))
-    assert merged.flatten(1).tolist() == [[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
-    assert there.tolist() == [[True, False, False], [False, False, False]]
+@pytest.mark.parametrize(
+    ("words", "is_word", "starts", "merged"),
+    [
+        ([1, 2, 3, 4, 5], [1, 1, 1, 1, 0], [1, 0, 1, 0, 1], [3, 7, 0, 0, 0]),  # words come first
+        ([1, 2, 3, 4], [1, 1, 1, 1], [0, 0, 1, 1], [3, 3, 4, 0]),  # the rest of a word is a word
+        ([1, 1, 1], [1, 1, 0], [0, 0, 0], [2, 0, 0]),  # continuations alone
+        ([1, 1, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]),
+    ],
+)
+def test_parts_of_words_are_merged_and_marked(words, is_word, starts, merged):
+    found, there = merge_words(
+        torch.tensor(words, dtype=torch.float64).reshape(1, -1, 1),
+        torch.tensor([is_word], dtype=torch.bool),
+        torch.tensor([starts], dtype=torch.bool),
+    )
+    assert found.flatten().tolist() == merged
+    assert there.flatten().tolist() == [value > 0 for value in merged]
 
 
 def test_ids_beyond_the_continuations_begin_words():

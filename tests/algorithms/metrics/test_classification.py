@@ -16,7 +16,7 @@ from secfed.algorithms.metrics.classification import (
     finish,
     score_histograms,
 )
-from secfed.algorithms.metrics.loss_cap import LOSS_CAP
+from secfed.algorithms.metrics.score_grid import LOSS_CAP
 
 CPU = torch.device("cpu")
 

@@ -10,6 +10,7 @@ from secfed.algorithms.metrics.retrieval import SHARES
 from secfed.algorithms.metrics.score_grid import SCORE_STEP, on_grid
 from secfed.crypto.fixedpoint import FixedPoint
 from tests.algorithms import fedcola_case, vlp_case
+from tests.algorithms.loop import Rounds
 
 MOST = 60  # held-out records, as far as the attacker knows
 STEP = FixedPoint.choose(bound=1.0, bits=64, sites=10).step
@@ -43,7 +44,7 @@ def is_on_grid(value: torch.Tensor | float) -> bool:
 
 
 def test_every_score_of_fedcola_leaves_on_the_grid() -> None:
-    rounds = fedcola_case.Rounds(fedcola_case.tiny(data__test_records=11, data__test_pairs=13))
+    rounds = Rounds(fedcola_case.tiny(data__test_records=11, data__test_pairs=13))
     for name in ("score-image", "score-text", "score-pairs"):
         for sums in rounds.contributions(3, name).values():
             assert all(is_on_grid(value) for value in sums.values())

@@ -6,8 +6,10 @@ from vlp_oracle import train_centralised
 
 from secfed.algorithms.vision_language.stage import Augmentation, shortened, turned
 from secfed.study.build import build
+from tests.algorithms.loop import same
 from tests.algorithms.vision_language.test_privacy import private
-from tests.algorithms.vlp_case import AVERAGING, Rounds, run, same, study, updates
+from tests.algorithms.vlp_case import AVERAGING, Rounds, study, updates
+from tests.algorithms.whole import run
 
 AVERAGED = {"algorithm": AVERAGING}
 

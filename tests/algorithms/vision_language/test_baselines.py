@@ -10,38 +10,18 @@ import torch
 
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import torch_generator
-from secfed.algorithms.vision_language.averaging import (
-    VlpEma,
-    VlpEmaOptions,
-    VlpLdawa,
-    VlpLdawaOptions,
-    VlpMoon,
-    VlpMoonOptions,
-)
 from secfed.algorithms.vision_language.stage import contrastive_batches
-from secfed.config.schema import checked
 from secfed.errors import ConfigError, MalformedMessage
-from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import AVERAGING, Rounds, study
 
 SITE = "hospital-3"
 KINDS = ("moon", "ema", "ldawa")
 
 
-def moon(setting, **options: Any) -> VlpMoon:
-    return VlpMoon(setting, checked(VlpMoonOptions, {"name": "vlp-fedmoon", **options}, "algorithm"))
-
-
-def ema(setting, **options: Any) -> VlpEma:
-    return VlpEma(setting, checked(VlpEmaOptions, {"name": "vlp-fedema", **options}, "algorithm"))
-
-
-def ldawa(setting, **options: Any) -> VlpLdawa:
-    return VlpLdawa(setting, checked(VlpLdawaOptions, {"name": "vlp-fedldawa", **options}, "algorithm"))
-
-
 def rounds(kind: str | None = None, **changes: Any) -> Rounds:
     """A study of three rounds; without a kind, of federated averaging."""
-    name = AVERAGING["name"] if kind is None else f"tests.algorithms.vision_language.test_baselines:{kind}"
+    name = AVERAGING["name"] if kind is None else f"vlp-fed{kind}"
     return Rounds(study(algorithm={**AVERAGING, "name": name, **changes}))
 
 
@@ -141,17 +121,6 @@ def test_what_another_model_left_is_refused(kind):
             program.load(wrong)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_model_moves_by_the_mean_over_the_survivors_of_what_was_sent(kind):
-    made = after(rounds(kind), 2)
-    received = made.server.model()
-    got = made.take(3, 0, lost=("hospital-1",))
-    sent = [one for site, one in got.items() if site != "hospital-1"]
-    for name, value in made.server.model().items():
-        mean = torch.stack([one[f"update/{name}"] for one in sent]).double().mean(dim=0)
-        torch.testing.assert_close(value.double(), received[name].double() + mean, atol=1e-6, rtol=0)
-
-
 # FedMOON
 
 
@@ -248,10 +217,3 @@ def test_ldawa_averages_layers_scaled_by_their_cosine_with_the_received_model():
             w, g = one[name].double().ravel(), received[name].double().ravel()
             total += (w @ g) / (w.norm() * g.norm()) * one[name].double()
         torch.testing.assert_close(value.double(), total / len(models), atol=2e-6, rtol=1e-5)
-
-
-def test_ldawa_sites_send_no_cosine():
-    made = after(rounds("ldawa", warmup_rounds=0), 0)
-    got = made.take(1, 0)[SITE]
-    assert not {name for name in got if not name.startswith(("update/", "eval/"))} - {"loss"}
-    assert made.programs[SITE].save() == {}

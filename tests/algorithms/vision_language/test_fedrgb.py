@@ -14,17 +14,15 @@ from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.losses.vlp import anchor_loss
 from secfed.algorithms.vision_language import fedrgb_site
 from secfed.algorithms.vision_language.fedrgb import FedRgb
-from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
 from secfed.algorithms.vision_language.stage import contrastive_batches, train_only
-from secfed.config.schema import checked
 from secfed.errors import ConfigError
 from tests.algorithms.dro_case import plain
 from tests.algorithms.dual_encoder_case import detached as without_gradient
-from tests.algorithms.loop import add_in_ring
-from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study
+from tests.algorithms.loop import add_in_ring, same
+from tests.algorithms.vlp_case import AVERAGING, Rounds, study
 
 RGB = {
-    "name": "tests.algorithms.vision_language.test_fedrgb:fedrgb",
+    "name": "fedrgb",
     "warmup_steps": 3,
     "guided_steps": 3,
     "teacher_steps": 3,
@@ -35,10 +33,6 @@ RGB = {
     "evaluation_batch": 8,
 }
 SITE = "hospital-2"
-
-
-def fedrgb(setting, **options: Any) -> FedRgb:
-    return FedRgb(setting, checked(FedRgbOptions, {"name": "fedrgb", **options}, "algorithm"))
 
 
 def rounds(**changes: Any) -> Rounds:
@@ -236,7 +230,7 @@ def test_the_measured_loss_is_the_first_loss_of_the_second_stage_where_the_ancho
 
 def test_weights_of_the_sum_equal_the_plain_formula():
     made, index = at("weights", gamma=1.0)
-    exchange, _, got = made.contributions(2, index)
+    exchange, got = made.exchange(2, index), made.contributions(2, index)
     losses = [made.programs[site].weight.loss for site in sorted(made.programs)]
     assert len(set(losses)) == 5
     made.server.absorb(2, exchange, add_in_ring(exchange, got))

@@ -10,20 +10,15 @@ import torch
 
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.losses.vlp import anchor_loss
-from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
+from secfed.algorithms.vision_language.fedrgb_site import FedRgbOptions
 from secfed.config.schema import checked
 from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian
-from secfed.dp.ledger.ledger import spent_of
-from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError, MalformedMessage, WrongState
-from secfed.records.roster_file import ROSTER_FILE, read_roster
-from secfed.runs.run_folder import ledger_file, site_folder
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
-from tests.algorithms.loop import add
+from tests.algorithms.loop import add, same
 from tests.algorithms.vision_language.test_fedrgb import RGB, SITE, aligner, at, rounds
-from tests.algorithms.vlp_case import TINY, Rounds, same, study
+from tests.algorithms.vlp_case import TINY, Rounds, study
+from tests.algorithms.whole import paid, run
 
 
 def options(**changes: Any) -> FedRgbOptions:
@@ -58,7 +53,7 @@ def test_a_site_whose_encoder_sum_was_lost_may_train_the_teacher_with_its_own_al
 
 def test_a_site_goes_on_from_what_it_saved():
     made, index = at("weights")
-    exchange, state, got = made.contributions(2, index)
+    exchange, got = made.exchange(2, index), made.contributions(2, index)
     made.server.absorb(2, exchange, add(exchange, got))
     fresh = made.algorithm.site(SITE)
     fresh.load({name: value.clone() for name, value in made.programs[SITE].save().items()})
@@ -112,15 +107,10 @@ delta = 1e-4
 def test_under_privacy_both_stages_and_every_loss_are_paid(tmp_path):
     table = {**RGB, "warmup_steps": 1, "guided_steps": 2, "teacher_steps": 3}
     made = Study.parse(TINY + PRIVACY).replace("algorithm", table)
-    report = simulate(made, out=tmp_path, drops=(), observer=SilentObserver())
-    roster = read_roster(tmp_path / ROSTER_FILE)
-    for one in report.privacy.sites:
+    for one in run(made, tmp_path).privacy.sites:
         assert 0.95 * 8.0 < one.epsilon <= 8.0
         assert one.refused == 0
-        with ledger_file(site_folder(tmp_path, one.site), made.data.name).open("rb") as lines:
-            events = [
-                e.event for e in spent_of(verify_ledger(lines, roster.public(one.site), owner=one.site))
-            ]
+        events = paid(tmp_path, one.site, made.data.name)
         steps = [(PoissonSampledGaussian, count) for count in (1, 2, 3)]
         of_a_round = [steps[1], (Gaussian, 1), steps[2]]
         assert [(type(event), event.times) for event in events] == [steps[0], *of_a_round, *of_a_round]
@@ -176,7 +166,7 @@ name = "chest"
 rounds = 2
 seed = {seed}
 [algorithm]
-name = "tests.algorithms.vision_language.test_fedrgb:fedrgb"
+name = "fedrgb"
 warmup_steps = 20
 guided_steps = 15
 teacher_steps = 30

@@ -10,11 +10,12 @@ from vlp_oracle import train_alone
 
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.algorithms.vlp_case import AVERAGING, Rounds, ToyPairs, same, study
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import AVERAGING, Rounds, ToyPairs, study
 
 PROTOTYPES = "objective.prototypes"
 FEDDRA = {
-    "name": "tests.algorithms.vlp_case:feddra",
+    "name": "feddra",
     "align_steps": 1,
     "joint_steps": 1,
     "batch_size": 8,

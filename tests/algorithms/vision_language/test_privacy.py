@@ -10,33 +10,15 @@ import pytest
 import torch
 
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
-from secfed.algorithms.vision_language.averaging import (
-    VlpEma,
-    VlpEmaOptions,
-    VlpFedProx,
-    VlpFedProxOptions,
-    VlpLdawa,
-    VlpLdawaOptions,
-    VlpMoon,
-    VlpMoonOptions,
-)
-from secfed.algorithms.vision_language.fedrgb import FedRgb
-from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
-from secfed.config.schema import checked
 from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian, Skellam
 from secfed.dp.accounting.unit import Adjacency
-from secfed.dp.ledger.ledger import spent_of
-from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import with_privacy
-from secfed.records.roster_file import ROSTER_FILE, read_roster
-from secfed.runs.run_folder import ledger_file, site_folder
-from secfed.runs.run_report import RunReport, SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.algorithms.dro_case import plain
 from tests.algorithms.vlp_case import TINY, Rounds
+from tests.algorithms.whole import ledger, model_bytes, paid, run
 from tests.dp.wards import audit
 
 PRIVACY = """
@@ -62,30 +44,20 @@ def private(unit: str = "group", more: str = "", **changes: object) -> Study:
 
 COMMON: dict[str, Any] = {"batch_size": 8, "learning_rate": 0.02}
 ROBUST: dict[str, Any] = {"loss_batches": 2, "loss_batch_size": 8, "gamma": 1.0}
-OTHERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "fedrgb": (
-        FedRgb,
-        FedRgbOptions,
-        {**ROBUST, "warmup_rounds": 1, "warmup_steps": 1, "guided_steps": 2, "teacher_steps": 3},
-    ),
-    "vlp-fedprox": (VlpFedProx, VlpFedProxOptions, {"local_steps": 3}),
-    "vlp-fedmoon": (VlpMoon, VlpMoonOptions, {"local_steps": 3}),
-    "vlp-fedema": (VlpEma, VlpEmaOptions, {"local_steps": 3}),
-    "vlp-fedldawa": (VlpLdawa, VlpLdawaOptions, {"local_steps": 3, "warmup_rounds": 1}),
+OTHERS: dict[str, dict[str, Any]] = {
+    "fedrgb": {**ROBUST, "warmup_rounds": 1, "warmup_steps": 1, "guided_steps": 2, "teacher_steps": 3},
+    "vlp-fedprox": {"local_steps": 3},
+    "vlp-fedmoon": {"local_steps": 3},
+    "vlp-fedema": {"local_steps": 3},
+    "vlp-fedldawa": {"local_steps": 3, "warmup_rounds": 1},
 }
 
 
 def rounds_of(name: str, made: Study) -> Rounds:
     """A study of one of the algorithms, exchange by exchange and without noise in the sums."""
-    rounds = Rounds(made)
-    if name == "feddra":
-        return rounds
-    kind, options, table = OTHERS[name]
-    setting = rounds.algorithm.setting
-    rounds.algorithm = kind(setting, checked(options, {"name": name, **COMMON, **table}, "algorithm"))
-    rounds.server = rounds.algorithm.server()
-    rounds.programs = {site: rounds.algorithm.site(site) for site in setting.sites}
-    return rounds
+    if name != "feddra":
+        made = made.replace("algorithm", {"name": name, **COMMON, **OTHERS[name]})
+    return Rounds(made)
 
 
 class Recorder:
@@ -125,10 +97,6 @@ def recorded(rounds: Rounds, losses: tuple[float, ...] = (1.0,) * 5) -> dict[str
         found[site] = Recorder(loss)
         program.use_privacy(found[site])
     return found
-
-
-def run(made: Study, out: Path | None = None) -> RunReport:
-    return simulate(made, out=out, drops=(), observer=SilentObserver())
 
 
 class TestRefusals:
@@ -302,11 +270,8 @@ class TestWhatIsPaid:
     @staticmethod
     def events(folder: Path, site: str, dataset: str):
         """Of a verified ledger whose numbers are recomputed."""
-        roster = read_roster(folder / ROSTER_FILE)
-        with ledger_file(site_folder(folder, site), dataset).open("rb") as lines:
-            chain = verify_ledger(lines, roster.public(site), owner=site)
-        audit(chain)
-        return [entry.event for entry in spent_of(chain)]
+        audit(ledger(folder, site, dataset))
+        return paid(folder, site, dataset)
 
     def test_feddra_by_groups(self, tmp_path):
         made = private()
@@ -336,7 +301,7 @@ class TestWhatIsPaid:
         for protection in ("plain", "masked"):
             made = private("site", study__rounds=1, protection__name=protection)
             run(made, tmp_path / protection)
-            models.append((tmp_path / protection / "model.safetensors").read_bytes())
+            models.append(model_bytes(tmp_path / protection))
         assert models[0] == models[1]
 
     def test_the_dual_encoder_on_synthetic_chest_images(self, tmp_path):

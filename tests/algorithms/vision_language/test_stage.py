@@ -19,7 +19,8 @@ from secfed.algorithms.vision_language.stage import (
     train_only,
 )
 from secfed.errors import RangeError
-from tests.algorithms.vlp_case import Toy, pairs, same
+from tests.algorithms.loop import same
+from tests.algorithms.vlp_case import Toy, pairs
 
 CPU = torch.device("cpu")
 
@@ -221,28 +222,3 @@ def test_a_rising_learning_rate_reaches_its_value_and_stays_there(optimizer):
         moved = float((before - model.weight.detach()).mean())
         assert moved == pytest.approx(rates[-1], rel=1e-4)  # both take steps of the rate's size here
     assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
-
-
-def test_without_a_rising_rate_every_step_has_the_whole_rate():
-    for steps in (0, 1):
-        optimiser = begin_stage(
-            nn.Linear(3, 2), ["weight", "bias"], optimizer="sgd", learning_rate=0.1, weight_decay=0.0
-        )
-        rising_rate(optimiser, steps)
-        optimiser.step()
-        assert optimiser.param_groups[0]["lr"] == 0.1
-
-
-def test_a_stage_with_a_rising_rate_moves_less():
-    moved = {}
-    for warmup in (0, 8):
-        torch.manual_seed(0)
-        model = nn.Linear(4, 1)
-        before = model.weight.detach().clone()
-        torch.manual_seed(1)
-        optimiser = begin_stage(model, ["weight"], learning_rate=0.01, weight_decay=0.0, warmup=warmup)
-        run_stage(
-            model, optimiser, lambda m, batch: m(batch[0]).mean(), [(torch.ones(2, 4),)] * 8, device=CPU
-        )
-        moved[warmup] = float((model.weight.detach() - before).abs().mean())
-    assert moved[8] == pytest.approx(moved[0] * 4.5 / 8, rel=1e-3)  # (1 + ... + 8) / 8 of 8 steps
