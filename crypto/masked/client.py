@@ -17,6 +17,7 @@ Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from secfed.crypto import labels, shamir, thresholds
 from secfed.crypto.attempt import AttemptId, SiteContribution
@@ -28,7 +29,7 @@ from secfed.crypto.masked.key_derivation import (
     outgoing_seed,
     share_digest,
 )
-from secfed.crypto.masked.state import ClientState, Closed, Secrets, expect
+from secfed.crypto.masked.state import ClientState, Closed, Secrets
 from secfed.crypto.masked.unmask import AwaitResult, Finished
 from secfed.crypto.masked.upload import AwaitDeliveries, Complained
 from secfed.crypto.message_base import signed
@@ -36,7 +37,6 @@ from secfed.crypto.messages import (
     Advert,
     Adverts,
     Envelope,
-    Message,
     Result,
     SelfMaskShare,
     Sharing,
@@ -54,11 +54,10 @@ class AwaitSpecification:
     """Nothing has happened yet."""
 
     own: SiteContribution
-    accepts: type[Message] = Specification
+    accepts: ClassVar = Specification
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, spec: Specification) -> tuple[ClientState, Buffer]:
         """Message 0 -> message 1."""
-        spec = expect(message, Specification)
         own = self.own
         check_specification(spec, own, floor=thresholds.FLOOR)
         too_low = spec.threshold < max(own.limits.min_threshold, own.limits.min_cohort)
@@ -89,11 +88,10 @@ class AwaitAdverts:
     spec: Specification
     secrets: Secrets = field(repr=False)
     advert: Advert
-    accepts: type[Message] = Adverts
+    accepts: ClassVar = Adverts
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, relayed: Adverts) -> tuple[ClientState, Buffer]:
         """Message 2 -> message 3."""
-        relayed = expect(message, Adverts)
         own, spec = self.own, self.spec
         names = tuple(advert.site for advert in relayed.adverts)
         for name in names:

@@ -7,14 +7,12 @@ masked vector leaves) and ``unmask.py`` (afterwards).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 from secfed.crypto import sealing
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import Message
 from secfed.crypto.refusals import Refusal
-
-M = TypeVar("M", bound=Message)
 
 
 class ClientState(Protocol):
@@ -25,8 +23,8 @@ class ClientState(Protocol):
         """The only message type this state takes."""
         ...
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
-        """Check a message; the next state and the reply."""
+    def handle(self, message: Any, /) -> tuple[ClientState, Buffer]:
+        """Check a message of that type; the next state and the reply."""
         ...
 
 
@@ -43,15 +41,8 @@ class Secrets:
 class Closed:
     """A refusal ended the attempt; its secrets are no longer in memory."""
 
-    accepts: type[Message] | None = None
+    accepts: ClassVar[type[Message] | None] = None
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:  # noqa: ARG002
+    def handle(self, message: Message, /) -> tuple[ClientState, Buffer]:  # noqa: ARG002
         """Nothing is accepted any more."""
         raise Refusal.OUT_OF_ORDER.refuse()
-
-
-def expect(message: Message, kind: type[M]) -> M:
-    """The message as the type that a state accepts; :class:`MaskedSite` lets no other one through."""
-    if not isinstance(message, kind):
-        raise Refusal.OUT_OF_ORDER.refuse()
-    return message

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from secfed.crypto import labels
 from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster, verify
-from secfed.crypto.masked.state import ClientState, expect
+from secfed.crypto.masked.state import ClientState, Closed
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     MaskSecretShare,
-    Message,
     PeerShare,
     Result,
     SelfMaskShare,
@@ -56,12 +56,11 @@ class AwaitSurvivors:
     sharing: tuple[str, ...]
     held: Mapping[str, tuple[bytes, bytes]] = field(repr=False)
     own_share: SelfMaskShare = field(repr=False)
-    accepts: type[Message] = Survivors
+    accepts: ClassVar = Survivors
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, message: Survivors) -> tuple[ClientState, Buffer]:
         """Message 5 -> a signed view."""
-        survivors = expect(message, Survivors).survivors
-        own, spec = self.own, self.spec
+        own, spec, survivors = self.own, self.spec, message.survivors
         if not ordered_subset(survivors, self.sharing):
             raise Refusal.SURVIVORS_OUTSIDE.refuse()
         if own.site not in survivors:
@@ -80,11 +79,10 @@ class AwaitUnmask:
 
     before: AwaitSurvivors
     survivors: tuple[str, ...]
-    accepts: type[Message] = UnmaskRequest
+    accepts: ClassVar = UnmaskRequest
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, request: UnmaskRequest) -> tuple[ClientState, Buffer]:
         """Message 6 -> one share per peer."""
-        request = expect(message, UnmaskRequest)
         before = self.before
         own, spec = before.own, before.spec
         signers = tuple(view.site for view in request.views)
@@ -123,11 +121,10 @@ class AwaitResult:
     roster: Roster
     spec: Specification
     survivors: tuple[str, ...]
-    accepts: type[Message] = Result
+    accepts: ClassVar = Result
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, result: Result) -> tuple[ClientState, Buffer]:
         """Message 7 -> nothing."""
-        result = expect(message, Result)
         public, refusal = self.roster.aggregator, Refusal.RESULT_SIGNATURE
         verified(result, public, labels.SIGN_RESULT, who="aggregator", refusal=refusal)
         if result.spec_digest != self.spec.digest or result.survivors != self.survivors:
@@ -136,12 +133,7 @@ class AwaitResult:
 
 
 @dataclass(frozen=True)
-class Finished:
+class Finished(Closed):
     """The attempt is complete."""
 
     result: Result
-    accepts: type[Message] | None = None
-
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:  # noqa: ARG002
-        """Nothing is accepted any more."""
-        raise Refusal.OUT_OF_ORDER.refuse()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.attempt import AttemptId, SiteContribution
@@ -29,14 +30,13 @@ from secfed.crypto.masked.key_derivation import (
     pair_stream,
     share_digest,
 )
-from secfed.crypto.masked.state import ClientState, Secrets, expect
+from secfed.crypto.masked.state import ClientState, Secrets
 from secfed.crypto.masked.unmask import AwaitSurvivors
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Confirmation,
     Deliveries,
     Envelope,
-    Message,
     SelfMaskShare,
     SharingSet,
     Specification,
@@ -66,20 +66,20 @@ class AwaitDeliveries:
     advertised: tuple[str, ...]
     adverts_digest: bytes
     own_share: SelfMaskShare = field(repr=False)
-    accepts: type[Message] = Deliveries
+    accepts: ClassVar = Deliveries
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, delivered: Deliveries) -> tuple[ClientState, Buffer]:
         """Message 3 (relayed) -> a confirmation, or a complaint."""
-        delivered = expect(message, Deliveries)
         own, spec, me = self.own, self.spec, self.own.site
         senders = tuple(envelope.sender for envelope in delivered.envelopes)
         peers = tuple(name for name in self.advertised if name != me)
         addressed = all(envelope.recipient == me for envelope in delivered.envelopes)
         if not addressed or not ordered_subset(senders, peers):
             raise Refusal.ENVELOPE_STRAY.refuse()
+        context = spec.digest, self.adverts_digest
         for envelope in delivered.envelopes:
             public, refusal = own.roster.public(envelope.sender), Refusal.ENVELOPE_SIGNATURE
-            parts = labels.SIGN_ENVELOPE, spec.digest, self.adverts_digest
+            parts = labels.SIGN_ENVELOPE, *context
             verified(envelope, public, *parts, who=envelope.sender, refusal=refusal)
         if len(senders) + 1 < spec.threshold:
             raise Refusal.TOO_FEW_SHARING.refuse(f"{len(senders) + 1} of {spec.threshold}")
@@ -87,14 +87,10 @@ class AwaitDeliveries:
         found = {envelope.sender: self._open(envelope, key) for envelope in delivered.envelopes}
         good = {sender: opened for sender, opened in found.items() if opened is not None}
         confirmation = Confirmation(me, tuple(name for name in senders if name not in good))
-        context = spec.digest, self.adverts_digest
         reply = signed(confirmation, own.identity, labels.SIGN_CONFIRMATION, *context).encode()
         if confirmation.complaints:
             return Complained(confirmation.complaints), reply
-        state = AwaitSharingSet(
-            own, spec, self.secrets, self.advertised, self.adverts_digest, good, self.own_share
-        )
-        return state, reply
+        return AwaitSharingSet(self, good), reply
 
     def _open(self, envelope: Envelope, key: sealing.SealKey) -> _Opened | None:
         """What an envelope holds; None if it does not hold what it should."""
@@ -119,9 +115,9 @@ class Complained:
     """This site named peers whose envelopes are no good: it uploads nothing in this attempt."""
 
     accused: tuple[str, ...]
-    accepts: type[Message] = SharingSet
+    accepts: ClassVar = SharingSet
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:  # noqa: ARG002
+    def handle(self, message: SharingSet) -> tuple[ClientState, Buffer]:  # noqa: ARG002
         """Nothing is accepted any more."""
         raise Refusal.ENVELOPE_SEALED.refuse(", ".join(self.accused))
 
@@ -130,40 +126,34 @@ class Complained:
 class AwaitSharingSet:
     """All envelopes are good; who else confirmed is expected."""
 
-    own: SiteContribution
-    spec: Specification
-    secrets: Secrets = field(repr=False)
-    advertised: tuple[str, ...]
-    adverts_digest: bytes
+    before: AwaitDeliveries
     opened: Mapping[str, _Opened] = field(repr=False)
-    own_share: SelfMaskShare = field(repr=False)
-    accepts: type[Message] = SharingSet
+    accepts: ClassVar = SharingSet
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, message: SharingSet) -> tuple[ClientState, Buffer]:
         """Message 4, downwards -> the masked vector."""
-        sharing = expect(message, SharingSet).sharing
-        own, spec, me = self.own, self.spec, self.own.site
-        candidates = tuple(name for name in self.advertised if name == me or name in self.opened)
+        before, sharing = self.before, message.sharing
+        own, spec, me = before.own, before.spec, before.own.site
+        candidates = tuple(name for name in before.advertised if name == me or name in self.opened)
         if me not in sharing or not ordered_subset(sharing, candidates):
             raise Refusal.ENVELOPE_STRAY.refuse("sharing set")
         if len(sharing) < spec.threshold:
             raise Refusal.TOO_FEW_SHARING.refuse(f"{len(sharing)} of {spec.threshold}")
         peers = tuple(name for name in sharing if name != me)
         position = own.roster.position
-        streams = [masks.self_mask(self.secrets.self_seed, 1)]
+        streams = [masks.self_mask(before.secrets.self_seed, 1)]
         for peer in peers:
-            seed_out = outgoing_seed(self.secrets.mask_secret, spec.digest, me, peer)
+            seed_out = outgoing_seed(before.secrets.mask_secret, spec.digest, me, peer)
             streams.append(pair_stream(position(me), position(peer), seed_out, self.opened[peer].seed))
         context = masks.MaskContext(spec.digest, own.broadcast_digest, own.shape)
         buffer = Upload.frame(own.shape.wire_bytes)
         room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + own.shape.wire_bytes]
         vector_digest = masks.write_masked(own.source, streams, context, room)
         sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
-        signature = own.identity.sign(
-            labels.SIGN_UPLOAD, spec.digest, self.adverts_digest, sharing_digest, vector_digest
-        )
+        parts = spec.digest, before.adverts_digest, sharing_digest, vector_digest
+        signature = own.identity.sign(labels.SIGN_UPLOAD, *parts)
         Upload.finish(buffer, sharing_digest, vector_digest, signature)
         # Durable before the vector leaves: two sums of one update would differ by few sites.
         own.journal.uploaded(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
         held = {peer: self.opened[peer].shares for peer in peers}
-        return AwaitSurvivors(own, spec, self.adverts_digest, sharing, held, self.own_share), buffer
+        return AwaitSurvivors(own, spec, before.adverts_digest, sharing, held, before.own_share), buffer

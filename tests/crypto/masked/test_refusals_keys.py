@@ -182,7 +182,7 @@ def _resigned(attempt: Attempt, envelope: Envelope, signer: str, adverts_digest:
 
 
 def _adverts_digest(attempt: Attempt) -> bytes:
-    return attempt.states[VICTIM][-1].adverts_digest  # type: ignore[attr-defined,no-any-return]
+    return attempt.server._state.dealt.adverts_digest  # type: ignore[attr-defined,no-any-return]
 
 
 @provokes(Refusal.ENVELOPE_SIGNATURE)
@@ -305,7 +305,7 @@ def test_a_colluders_envelope_that_does_not_hold_what_it_states(case: str) -> No
     answer = Confirmation.decode(attempt.deliver(VICTIM, relay_envelopes(attempt, edit)))
     assert answer.complaints == (COLLUDER,)
     state = attempt.sites[VICTIM].state
-    assert {item.name for item in fields(state)} == {"accused", "accepts"}  # no secret is left
+    assert {item.name for item in fields(state)} == {"accused"}  # no secret is left
     error = attempt.refused(VICTIM, SharingSet(consortium.names).encode(), Refusal.ENVELOPE_SEALED)
     assert COLLUDER in error.message
     assert not consortium.journals[VICTIM].left
