@@ -23,7 +23,7 @@ from secfed.crypto import sealing
 from secfed.crypto.attempt import Entropy, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import Run
-from secfed.crypto.masked.state import Closed
+from secfed.crypto.masked.states import Closed
 from secfed.crypto.messages import Message, Specification
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError

@@ -7,9 +7,7 @@
 session closes. The rules, each with its number in ``refusals.py``, are checked in the order in which
 they are written here, and nothing leaves the site before all of a message's rules have passed.
 
-This file holds the session and the states in which secrets are drawn and shared. ``upload.py`` goes on
-until the masked vector leaves, ``unmask.py`` from there, with shares only. ``state.py`` says
-what a state is.
+This file holds the session and the states in which secrets are drawn and shared; ``states.py`` the others.
 
 Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 """
@@ -29,9 +27,15 @@ from secfed.crypto.masked.key_derivation import (
     outgoing_seed,
     share_digest,
 )
-from secfed.crypto.masked.state import ClientState, Closed, Secrets
-from secfed.crypto.masked.unmask import AwaitResult, Finished
-from secfed.crypto.masked.upload import AwaitDeliveries, Complained
+from secfed.crypto.masked.states import (
+    AwaitDeliveries,
+    AwaitResult,
+    ClientState,
+    Closed,
+    Complained,
+    Finished,
+    Secrets,
+)
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Advert,
