@@ -37,24 +37,21 @@ _MAX_EXPONENT = 900  # keeps 2^(e + 32) and 2^-e inside float64 with room to spa
 _FLOAT32_MAX_EXPONENT = 127
 _HIGH_HALF = 1 if sys.byteorder == "little" else 0  # of an int64 seen as two uint32
 
+_Array = NDArray[Any]
+
 
 class Scratch:
     """Reusable work space of one thread for :meth:`FixedPoint.quantise`: 16 bytes per element."""
 
-    def __init__(self, elements: int = 0) -> None:
-        self._grow(elements)
+    def __init__(self) -> None:
+        self._room = np.empty((2, 0), np.int64)
 
-    def _grow(self, elements: int) -> None:
-        self._wide = np.empty(elements, np.int64)
-        # One block serves first as the scaled values, then, once those are integers, as widened random words.
-        self._other = np.empty(elements, np.int64)
-
-    def _take(self, elements: int, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], ...]:
+    def _take(self, elements: int, dtype: type[np.floating[Any]]) -> tuple[_Array, ...]:
         """Integers, widened words and scaled values (which overlap the words), each [elements]."""
-        if elements > self._wide.size:
-            self._grow(elements)
-        other = self._other[:elements]
-        return self._wide[:elements], other, other.view(dtype)[:elements]
+        if elements > self._room.shape[1]:
+            self._room = np.empty((2, elements), np.int64)
+        wide, other = self._room[:, :elements]
+        return wide, other, other.view(dtype)[:elements]
 
 
 @dataclass(frozen=True)
@@ -214,13 +211,7 @@ class FixedPoint:
         return decoded
 
 
-def _round_narrow(
-    scaled: NDArray[Any],
-    wide: NDArray[np.int64],
-    words: NDArray[np.int64],
-    random: NDArray[np.uint32],
-    out: NDArray[Any],
-) -> None:
+def _round_narrow(scaled: _Array, wide: _Array, words: _Array, random: _Array, out: _Array) -> None:
     """From x * 2^(e + 32), below 2^63 in magnitude: add 32 random bits, keep what lies above them."""
     np.floor(scaled, out=scaled)
     np.copyto(wide, scaled, casting="unsafe")
@@ -229,13 +220,7 @@ def _round_narrow(
     np.copyto(out, wide.view(np.uint32)[_HIGH_HALF::2])
 
 
-def _round_wide(
-    scaled: NDArray[Any],
-    wide: NDArray[np.int64],
-    words: NDArray[np.int64],
-    random: NDArray[np.uint32],
-    out: NDArray[Any],
-) -> None:
+def _round_wide(scaled: _Array, wide: _Array, words: _Array, random: _Array, out: _Array) -> None:
     """From x * 2^e, up to 2^53: the same sum with the whole part kept apart, 85 bits being too many."""
     whole = np.trunc(scaled)
     np.copyto(wide, whole, casting="unsafe")

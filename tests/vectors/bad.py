@@ -54,7 +54,8 @@ def _decode_sum(case: Json, attempt: Json) -> object:
 
 
 def _unpack(case: Json, _: Json) -> object:
-    return lanes.unpack(bytes.fromhex(case["input"]), Run(case["bits"], case["count"]))
+    run = Run(case["bits"], case["count"])
+    return lanes.unpack_chunk(bytes.fromhex(case["input"]), run, 0, run.count)
 
 
 def _open(case: Json, _: Json) -> object:

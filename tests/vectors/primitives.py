@@ -282,8 +282,8 @@ def lane_vectors() -> Json:
         values = [int.from_bytes(pattern(f"lane {at}", 8), "big") % (1 << bits) for at in range(count)]
         run = Run(bits, count)
         wire = bytearray(run.wire_bytes)
-        lanes.pack(np.array(values, dtype=run.dtype), run, wire)
-        assert [int(lane) for lane in lanes.unpack(wire, run)] == values
+        lanes.pack_into(np.array(values, dtype=run.dtype), run, wire)
+        assert [int(lane) for lane in lanes.unpack_chunk(wire, run, 0, run.count)] == values
         cases.append({"bits": bits, "lanes": values, "wire": wire.hex()})
     return {"cases": cases}
 
