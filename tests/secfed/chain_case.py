@@ -16,9 +16,9 @@ def transcript(sink: Any = None, identity: Identity = OWNER, study: str = "a-stu
     return Transcript(identity, study=study, roster_digest=ROSTER_DIGEST, sink=sink)
 
 
-def made(entries: int = 5) -> list[bytes]:
+def made(entries: int = 5, **opening: str) -> list[bytes]:
     lines: list[bytes] = []
-    written = transcript(lines.append)
+    written = transcript(lines.append, **opening)
     for number in range(1, entries):
         written.append(
             "note", {"n": number, "text": 'tab\t"quote" \\ \u00e9', "x": 0.1, "none": None, "of": [1]}

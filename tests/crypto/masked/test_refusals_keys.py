@@ -284,22 +284,17 @@ def test_a_colluders_envelope_that_does_not_hold_what_it_states(case: str) -> No
 
     def edit(envelopes: list[Envelope]) -> list[Envelope]:
         at = next(index for index, e in enumerate(envelopes) if e.sender == COLLUDER)
-        bad = {
-            "garbage seed": replace(envelopes[at], sealed_seed=bytes(len(envelopes[at].sealed_seed))),
-            "garbage shares": replace(envelopes[at], sealed_shares=bytes(len(envelopes[at].sealed_shares))),
-            "swapped": replace(
-                envelopes[at],
-                sealed_seed=envelopes[at].sealed_shares[: len(envelopes[at].sealed_seed)],
-            ),
-            "sealed for a peer": replace(envelopes[at], sealed_shares=to_peer.sealed_shares),
-            "one share": replace(envelopes[at], sealed_shares=shares),
-            "another share of the mask secret": replace(
-                envelopes[at], mask_secret_share_digest=envelopes[at].self_mask_share_digest
-            ),
-            "another share of the self mask": replace(
-                envelopes[at], self_mask_share_digest=to_peer.self_mask_share_digest
-            ),
+        good = envelopes[at]
+        change = {
+            "garbage seed": {"sealed_seed": bytes(len(good.sealed_seed))},
+            "garbage shares": {"sealed_shares": bytes(len(good.sealed_shares))},
+            "swapped": {"sealed_seed": good.sealed_shares[: len(good.sealed_seed)]},
+            "sealed for a peer": {"sealed_shares": to_peer.sealed_shares},
+            "one share": {"sealed_shares": shares},
+            "another share of the mask secret": {"mask_secret_share_digest": good.self_mask_share_digest},
+            "another share of the self mask": {"self_mask_share_digest": to_peer.self_mask_share_digest},
         }[case]
+        bad = replace(good, **change)
         return [*envelopes[:at], _resigned(attempt, bad, COLLUDER, digest), *envelopes[at + 1 :]]
 
     answer = Confirmation.decode(attempt.deliver(VICTIM, relay_envelopes(attempt, edit)))
