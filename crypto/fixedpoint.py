@@ -87,8 +87,7 @@ class FixedPoint:
         limit = min((1 << (bits - 1)) - 1, _FLOAT64_EXACT) // sites
         if limit < 2:
             raise RangeError(
-                f"{bits} bits leave no headroom for {sites} sites",
-                remedy="raise protection.bits",
+                f"{bits} bits leave no headroom for {sites} sites", remedy="raise protection.bits"
             )
         mantissa, power = math.frexp(bound)  # bound = mantissa * 2^power, mantissa in [0.5, 1)
         shift = limit.bit_length()  # mantissa * 2^shift is below 2^shift, hence at most twice the limit

@@ -56,12 +56,7 @@ class Transcript:
     """
 
     def __init__(
-        self,
-        identity: Identity,
-        *,
-        study: str,
-        roster_digest: bytes,
-        sink: Path | Sink | None = None,
+        self, identity: Identity, *, study: str, roster_digest: bytes, sink: Path | Sink | None = None
     ) -> None:
         opening = {"owner": identity.name, "study": study, "roster_digest": roster_digest.hex()}
         self._file: ChainFile | None = None

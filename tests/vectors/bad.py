@@ -15,9 +15,7 @@ from secfed.crypto import labels, lanes, messages, sealing, shamir
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.lanes import Run
-from secfed.crypto.messages import (
-    Message,
-)
+from secfed.crypto.messages import Message
 from secfed.errors import SecfedError
 from secfed.runs.final_model import open_final
 from tests.vectors.primitives import Json

@@ -32,13 +32,7 @@ from secfed.crypto.messages import (
 )
 from secfed.crypto.record import Record
 from secfed.crypto.refusals import Refusal
-from secfed.errors import (
-    BadSignature,
-    InconsistentView,
-    MalformedMessage,
-    ProtocolError,
-    WrongState,
-)
+from secfed.errors import BadSignature, InconsistentView, MalformedMessage, ProtocolError, WrongState
 from tests.ring import as_integers
 from tests.simulator import STAGES, TINY, Attempt, Consortium
 

@@ -185,10 +185,7 @@ class TestFile:
 
     @pytest.mark.parametrize(
         ("changes", "what"),
-        [
-            ({"study": "another"}, "another study"),
-            ({"roster_digest": bytes(32)}, "another roster digest"),
-        ],
+        [({"study": "another"}, "another study"), ({"roster_digest": bytes(32)}, "another roster digest")],
     )
     def test_a_file_of_another_study_or_roster_is_not_continued(
         self, tmp_path: Path, changes: dict[str, Any], what: str
@@ -254,8 +251,7 @@ class TestSumRecord:
             summed().check_signature(OTHER.public_bytes)
 
     @pytest.mark.parametrize(
-        "changed",
-        [{"survivors": ("a", "b")}, {"totals_digest": bytes(32)}, {"spec_digest": bytes(32)}],
+        "changed", [{"survivors": ("a", "b")}, {"totals_digest": bytes(32)}, {"spec_digest": bytes(32)}]
     )
     def test_a_changed_result_has_no_valid_signature(self, changed: dict[str, Any]) -> None:
         with pytest.raises(BadSignature):
