@@ -14,6 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -142,17 +143,12 @@ class ChainFile:
         except OSError as error:
             # After a failed write or sync nobody knows what is on the disk: stop, do not try again.
             self._failed = True
-            self._cut(size)
+            with suppress(OSError):  # the unfinished line is dealt with at the next opening
+                os.ftruncate(self._file.fileno(), size)
             remedy = "free space on that disk and restart" if is_full(error) else "check the disk"
             raise TranscriptError(
                 f"{self.path}: cannot write: {os.strerror(error.errno or 0)}.", remedy=remedy
             ) from None
-
-    def _cut(self, size: int) -> None:
-        try:
-            os.ftruncate(self._file.fileno(), size)
-        except OSError:
-            return  # the unfinished line is dealt with at the next opening
 
     def recover(
         self,

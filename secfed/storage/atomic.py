@@ -101,19 +101,15 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def unwritable_errors(path: Path) -> Iterator[None]:
-    """Turn an ``OSError`` inside the block into :func:`unwritable`."""
+    """Turn an ``OSError`` inside the block into the error for a file that cannot be read or written."""
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error) from None
-
-
-def unwritable(path: Path, error: OSError) -> ConfigError:
-    """The error to raise for a file that cannot be read or written."""
-    text = f"{path}: {os.strerror(error.errno or 0)}"
-    if is_full(error):
-        return DiskFull(text, remedy="free space on that disk and start it again")
-    return ConfigError(text, remedy="check the path, the disk, and the file's owner and permissions")
+        text = f"{path}: {os.strerror(error.errno or 0)}"
+        if is_full(error):
+            raise DiskFull(text, remedy="free space on that disk and start it again") from None
+        remedy = "check the path, the disk, and the file's owner and permissions"
+        raise ConfigError(text, remedy=remedy) from None
 
 
 def is_full(error: OSError) -> bool:
