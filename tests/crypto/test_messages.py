@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import fields, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -34,6 +33,7 @@ from secfed.crypto.messages import (
 )
 from secfed.crypto.record import Record
 from secfed.errors import MalformedMessage, RoundAborted
+from tests.kill import failing
 
 NAMES = (
     st.text(max_size=50)
@@ -303,10 +303,6 @@ def test_an_upload_without_a_trailer_is_none() -> None:
 
 def test_memory_for_an_upload_that_cannot_be_had_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under a limit on addresses (LimitAS): the site drops out of the attempt, and its agent goes on."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-
-    monkeypatch.setattr("secfed.crypto.upload.mmap.mmap", full)
+    monkeypatch.setattr("secfed.crypto.upload.mmap.mmap", failing(errno.ENOMEM))
     with pytest.raises(RoundAborted, match="no memory for an upload of 40 bytes"):
         Upload.frame(40)

@@ -23,6 +23,7 @@ from secfed.records import chain_file
 from secfed.records.chain_file import is_torn_entry, verify_file
 from secfed.records.hash_chain import BrokenChain
 from secfed.records.transcript import RECOVERED, SUMMED, TRANSCRIPT, SumRecord, Transcript, verify
+from tests.kill import failing
 from tests.secfed.chain_case import DATA, LINES, OTHER, OWNER, ROSTER_DIGEST, transcript
 
 
@@ -163,11 +164,7 @@ class TestFile:
             written.append("note", {"n": 1})
             before = path.read_bytes()
             with monkeypatch.context() as patch:
-
-                def full(_: int) -> None:
-                    raise OSError(errno.ENOSPC, "no space")
-
-                patch.setattr(chain_file.os, "fsync", full)
+                patch.setattr(chain_file.os, "fsync", failing(errno.ENOSPC))
                 with pytest.raises(TranscriptError, match="No space left") as caught:
                     written.append("note", {"n": 2})
                 assert "free space" in caught.value.remedy
