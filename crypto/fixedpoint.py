@@ -156,24 +156,20 @@ class FixedPoint:
             clipped = int(np.count_nonzero(scaled > self.bound) + np.count_nonzero(scaled < -self.bound))
             values = np.clip(scaled, -self.bound, self.bound, out=scaled)
         if self.bits <= NARROW_MAX_BITS:
-            np.multiply(values, kind(math.ldexp(1.0, self._narrow_shift)), out=scaled)
+            # A narrow lane's integer part and its 32 fraction bits fit one int64 together.
+            np.multiply(values, kind(math.ldexp(1.0, self.exponent + _FRACTION_BITS)), out=scaled)
             _round_narrow(scaled, wide, words, random, out)
         else:
             np.multiply(values, kind(math.ldexp(1.0, self.exponent)), out=scaled)
             _round_wide(scaled, wide, words, random, out)
         return clipped
 
-    @property
-    def _narrow_shift(self) -> int:
-        """A narrow lane's integer part and its 32 fraction bits fit one int64 together."""
-        return self.exponent + _FRACTION_BITS
-
     def _exact_in_float32(self, *, clipping: bool) -> bool:
         """Whether float32 values need no float64: scaling them is exact, and so is the bound if it is met.
 
         Scaling up cannot underflow, and the product stays below 2^63 for values within the bound.
         """
-        if self.bits > NARROW_MAX_BITS or not 0 <= self._narrow_shift <= _FLOAT32_MAX_EXPONENT:
+        if self.bits > NARROW_MAX_BITS or not 0 <= self.exponent + _FRACTION_BITS <= _FLOAT32_MAX_EXPONENT:
             return False
         return not clipping or float(np.float32(self.bound)) == self.bound
 

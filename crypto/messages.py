@@ -101,13 +101,10 @@ class Adverts(Message):
 class Envelope(Record):
     """One peer's part of message 3: sealed for ``recipient``, signed by ``sender``.
 
-    Beside what is sealed stands a digest of each of the two shares inside. Sender, recipient and server see
-    the same signed digests: the recipient compares what it opens before it confirms, and the server compares
-    what it gets back at the unmasking. So whoever returns another share than it was dealt is found by that
-    share alone, and nobody else comes under suspicion.
-
-    The digests are those of :func:`secfed.crypto.masked.key_derivation.share_digest`; shares are uniform in a
-    field of 2^256 elements, so a digest hides them without a salt.
+    Beside what is sealed stands a digest of each of the two shares inside. The recipient compares what it
+    opens before it confirms, and the server what it gets back at the unmasking: whoever returns another share
+    than it was dealt is found by that share alone. Shares are uniform in a field of 2^256 elements, so a
+    digest hides them without a salt.
     """
 
     sender: Name

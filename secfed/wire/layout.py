@@ -116,13 +116,10 @@ class Layout:
             RangeError: a sum outside the range that honest summands can reach.
         """
         values: dict[str, torch.Tensor] = {}
-        run_of = {run.bits: sums[index] for index, run in enumerate(self.shape.runs)}
-        at: dict[int, int] = {}
+        left = {run.bits: lanes for run, lanes in zip(self.shape.runs, sums, strict=True)}
         for field in self.ordered:
-            start = at.get(field.bits, 0)
-            at[field.bits] = start + field.elements
+            lanes, left[field.bits] = np.split(left[field.bits], [field.elements])
             with _naming(field):
-                lanes = run_of[field.bits][start : start + field.elements]
                 flat = _rule(field, self.sites).decode(lanes, len(survivors))
             values[field.name] = torch.from_numpy(flat).reshape(field.shape)
         return Totals(values, survivors)

@@ -52,7 +52,7 @@ def test_an_upload_of_any_other_length_is_refused(case, change):
 
 def test_a_header_that_differs_anywhere_is_refused_with_the_reason(case):
     parameters, _, honest = case
-    reasons = {0: "not a ciphertext frame", 5: "wrong kind", 6: "other encryption parameters"}
+    reasons = {0: "not one of ciphertexts", 5: "wrong kind", 6: "other encryption parameters"}
     reasons |= {38: "out of order", 42: "wrong number of ciphertexts"}
     reason = ""
     for at in range(HEADER_BYTES):
