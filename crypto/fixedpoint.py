@@ -56,18 +56,12 @@ class Scratch:
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """The rule for one field: ring of 2^bits, values scaled by 2^exponent.
+    """The rule for one field: ring of 2^bits, values scaled by 2^exponent."""
 
-    Attributes:
-        bits: 8..32 or 64.
-        bound: largest magnitude one site may contribute, per element.
-        sites: roster size the headroom is for.
-    """
-
-    bits: int
+    bits: int  # 8..32 or 64
     exponent: int
-    bound: float
-    sites: int
+    bound: float  # largest magnitude one site may contribute, per element
+    sites: int  # roster size the headroom is for
 
     @classmethod
     def choose(cls, *, bound: float, bits: int, sites: int) -> FixedPoint:

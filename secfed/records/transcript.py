@@ -6,7 +6,7 @@ are what two transcripts are compared by; see :mod:`secfed.audit.transcript_chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -17,7 +17,7 @@ from secfed.crypto.identity import verify as verify_signature
 from secfed.crypto.messages import DIGEST_BYTES, Result, Specification
 from secfed.errors import TranscriptError
 from secfed.records.chain_file import ChainFile, torn_summary
-from secfed.records.hash_chain import OPENED, Chain, ChainType, Entry, Sink, plain, verify_chain
+from secfed.records.hash_chain import OPENED, Chain, ChainType, Entry, Sink, plain
 
 TRANSCRIPT = ChainType("transcript", labels.TRANSCRIPT_CHAIN, labels.SIGN_TRANSCRIPT)
 
@@ -138,11 +138,6 @@ def _check_opening(path: Path, entries: tuple[Entry, ...], opening: Mapping[str,
                 if name == "roster_digest"
                 else "give each study its own transcript file",
             )
-
-
-def verify(lines: Iterable[bytes], public_bytes: bytes, *, owner: str | None = None) -> tuple[Entry, ...]:
-    """Check a transcript's lines (each with its newline) under its owner's public key."""
-    return verify_chain(lines, public_bytes, TRANSCRIPT, owner=owner)
 
 
 @dataclass(frozen=True)

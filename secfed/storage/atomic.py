@@ -19,13 +19,8 @@ PART: Final = ".part"  # how the name of an unfinished file ends
 def write_atomic(path: Path, *parts: Buffer, mode: int = 0o666) -> None:
     """Write a file whole or leave it as it was; its content is on the disk before it gets its name.
 
-    Args:
-        path: the file. ``PATH.part`` is its passing name, so nobody else may write it at the same time.
-        parts: its content.
-        mode: of a new file, less what the umask takes away.
-
-    Raises:
-        OSError: it cannot be written.
+    ``PATH.part`` is its passing name, so nobody else may write it at the same time. From the mode of a new
+    file the umask is taken away.
     """
     unfinished = path.with_name(path.name + PART)
     with _synchronised(unfinished, parts, os.O_TRUNC, mode):

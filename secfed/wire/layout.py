@@ -30,18 +30,12 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Field:
-    """One named block of the flat vector.
-
-    Attributes:
-        shape: ``()`` for a scalar.
-        bound: largest magnitude of one site's element; larger values are clipped to it.
-        bits: ring width on the wire: 8..32, or 64 (the default for scalars and counts).
-    """
+    """One named block of the flat vector."""
 
     name: str
-    shape: tuple[int, ...]
-    bound: float
-    bits: int = 32
+    shape: tuple[int, ...]  # ``()`` for a scalar
+    bound: float  # largest magnitude of one site's element; larger values are clipped to it
+    bits: int = 32  # ring width on the wire: 8..32, or 64 (the default for scalars and counts)
 
     @property
     def elements(self) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from secfed.crypto.identity import Identity
-from secfed.records.transcript import Transcript
+from secfed.records.hash_chain import verify_chain
+from secfed.records.transcript import TRANSCRIPT, Transcript
 
 OWNER = Identity.from_seed("hospital-1", bytes([1]) * 32)
 OTHER = Identity.from_seed("hospital-2", bytes([2]) * 32)
 ROSTER_DIGEST = bytes([7]) * 32
+verify = partial(verify_chain, chain_type=TRANSCRIPT)  # a transcript's lines, each with its newline
 
 
 def transcript(sink: Any = None, identity: Identity = OWNER, study: str = "a-study") -> Transcript:

@@ -23,8 +23,8 @@ from secfed.records.hash_chain import (
     canonical_json,
     verify_chain,
 )
-from secfed.records.transcript import TRANSCRIPT, verify
-from tests.secfed.chain_case import DATA, LINES, OTHER, OWNER, made, split_lines, transcript
+from secfed.records.transcript import TRANSCRIPT
+from tests.secfed.chain_case import DATA, LINES, OTHER, OWNER, made, split_lines, transcript, verify
 
 LEDGER = ChainType("ledger", labels.LEDGER_CHAIN, labels.SIGN_LEDGER)
 

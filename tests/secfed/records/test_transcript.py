@@ -22,9 +22,9 @@ from secfed.errors import BadSignature, TranscriptError
 from secfed.records import chain_file
 from secfed.records.chain_file import is_torn_entry, verify_file
 from secfed.records.hash_chain import BrokenChain
-from secfed.records.transcript import RECOVERED, SUMMED, TRANSCRIPT, SumRecord, Transcript, verify
+from secfed.records.transcript import RECOVERED, SUMMED, TRANSCRIPT, SumRecord, Transcript
 from tests.kill import failing
-from tests.secfed.chain_case import DATA, LINES, OTHER, OWNER, ROSTER_DIGEST, transcript
+from tests.secfed.chain_case import DATA, LINES, OTHER, OWNER, ROSTER_DIGEST, transcript, verify
 
 
 class TestFile:
