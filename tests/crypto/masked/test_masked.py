@@ -256,6 +256,10 @@ def _share_missing(attempt: Attempt, reply: bytes) -> bytes:
     return _signed(attempt, unsigned, labels.SIGN_UNMASK)
 
 
+def _other_signature(_: Attempt, reply: bytes) -> bytes:
+    return reply[:-1] + bytes([reply[-1] ^ 1])
+
+
 @pytest.mark.parametrize(
     ("stage", "edit", "error"),
     [
@@ -274,12 +278,7 @@ def _share_missing(attempt: Attempt, reply: bytes) -> bytes:
         ("advertise", _one_key_twice, InconsistentView),
         ("confirm", _confirms_for_another, InconsistentView),
         ("confirm", _complains_of_itself, InconsistentView),
-        ("confirm", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("advertise", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("share", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("mask", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("consistency", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("unmask", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
+        *((stage, _other_signature, BadSignature) for stage in STAGES if stage != "result"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
