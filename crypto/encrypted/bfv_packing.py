@@ -51,7 +51,7 @@ def lanes_from(frames: Iterable[Slots], parameters: Parameters) -> tuple[NDArray
     """Turn summed slots back into ring integers: one array per run, reduced to the lane's width.
 
     Raises:
-        MalformedMessage: there are more frames than the runs fill.
+        MalformedMessage: there are more or fewer frames than the runs fill.
     """
     frames = iter(frames)
     left: Slots = np.empty(0)
@@ -62,7 +62,10 @@ def lanes_from(frames: Iterable[Slots], parameters: Parameters) -> tuple[NDArray
         parts = []
         while count:
             if not left.size:
-                left = next(frames).reshape(-1)
+                frame = next(frames, None)
+                if frame is None:
+                    raise MalformedMessage("an encrypted sum has fewer frames than its parameters")
+                left = frame.reshape(-1)
             part, left = left[:count], left[count:]
             parts.append(part)
             count -= part.size

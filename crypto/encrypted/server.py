@@ -84,6 +84,8 @@ class FrameFormat:
         Raises:
             MalformedMessage: wrong length, kind, parameters or place, or a word that is not reduced.
         """
+        if index >= self.parameters.frames:
+            raise MalformedMessage(f"there are more ciphertext frames than {self.parameters.frames}")
         view = memoryview(frame).cast("B")
         if len(view) != self.frame_bytes(index):
             raise MalformedMessage(
