@@ -36,9 +36,10 @@ from typing import Final
 import torch
 
 from secfed.crypto import labels
-from secfed.crypto.attempt import SEED_BYTES, AttemptJournal, Entropy, SeededEntropy
+from secfed.crypto.attempt import AttemptJournal, Entropy
 from secfed.crypto.codec import Buffer, Reader, Writer, digest
 from secfed.crypto.keystream import RoundingStream, derive
+from secfed.crypto.seeded_entropy import SEED_BYTES, SeededEntropy
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import ConfigError, InconsistentView, LinkError, Replay, SecfedError, TranscriptError
 from secfed.site.attempt_store import AttemptStore, Place

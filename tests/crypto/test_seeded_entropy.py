@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secfed.crypto.attempt import SeededEntropy
+from secfed.crypto.seeded_entropy import SeededEntropy
 from secfed.crypto.shamir import split
 from secfed.errors import MalformedMessage
 
