@@ -127,6 +127,11 @@ class Reader:
             raise MalformedMessage("trailing bytes after the message")
 
 
+def labelled(label: bytes, *context: Buffer) -> bytes:
+    """A label and its context, each with its length: the info string of derivations and envelopes."""
+    return b"".join(Writer().blob(part).done() for part in (label, *context))
+
+
 def digest(label: bytes, *parts: Buffer) -> bytes:
     """SHA-256 over the label and the parts, each with its length: 32 bytes.
 

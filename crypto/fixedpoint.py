@@ -37,40 +37,31 @@ _MAX_EXPONENT = 900  # keeps 2^(e + 32) and 2^-e inside float64 with room to spa
 _FLOAT32_MAX_EXPONENT = 127
 _HIGH_HALF = 1 if sys.byteorder == "little" else 0  # of an int64 seen as two uint32
 
+_Array = NDArray[Any]
+
 
 class Scratch:
     """Reusable work space of one thread for :meth:`FixedPoint.quantise`: 16 bytes per element."""
 
-    def __init__(self, elements: int = 0) -> None:
-        self._grow(elements)
+    def __init__(self) -> None:
+        self._room = np.empty((2, 0), np.int64)
 
-    def _grow(self, elements: int) -> None:
-        self._wide = np.empty(elements, np.int64)
-        # One block serves first as the scaled values, then, once those are integers, as widened random words.
-        self._other = np.empty(elements, np.int64)
-
-    def _take(self, elements: int, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], ...]:
+    def _take(self, elements: int, dtype: type[np.floating[Any]]) -> tuple[_Array, ...]:
         """Integers, widened words and scaled values (which overlap the words), each [elements]."""
-        if elements > self._wide.size:
-            self._grow(elements)
-        other = self._other[:elements]
-        return self._wide[:elements], other, other.view(dtype)[:elements]
+        if elements > self._room.shape[1]:
+            self._room = np.empty((2, elements), np.int64)
+        wide, other = self._room[:, :elements]
+        return wide, other, other.view(dtype)[:elements]
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """The rule for one field: ring of 2^bits, values scaled by 2^exponent.
+    """The rule for one field: ring of 2^bits, values scaled by 2^exponent."""
 
-    Attributes:
-        bits: 8..32 or 64.
-        bound: largest magnitude one site may contribute, per element.
-        sites: roster size the headroom is for.
-    """
-
-    bits: int
+    bits: int  # 8..32 or 64
     exponent: int
-    bound: float
-    sites: int
+    bound: float  # largest magnitude one site may contribute, per element
+    sites: int  # roster size the headroom is for
 
     @classmethod
     def choose(cls, *, bound: float, bits: int, sites: int) -> FixedPoint:
@@ -90,8 +81,7 @@ class FixedPoint:
         limit = min((1 << (bits - 1)) - 1, _FLOAT64_EXACT) // sites
         if limit < 2:
             raise RangeError(
-                f"{bits} bits leave no headroom for {sites} sites",
-                remedy="raise protection.bits",
+                f"{bits} bits leave no headroom for {sites} sites", remedy="raise protection.bits"
             )
         mantissa, power = math.frexp(bound)  # bound = mantissa * 2^power, mantissa in [0.5, 1)
         shift = limit.bit_length()  # mantissa * 2^shift is below 2^shift, hence at most twice the limit
@@ -160,24 +150,20 @@ class FixedPoint:
             clipped = int(np.count_nonzero(scaled > self.bound) + np.count_nonzero(scaled < -self.bound))
             values = np.clip(scaled, -self.bound, self.bound, out=scaled)
         if self.bits <= NARROW_MAX_BITS:
-            np.multiply(values, kind(math.ldexp(1.0, self._narrow_shift)), out=scaled)
+            # A narrow lane's integer part and its 32 fraction bits fit one int64 together.
+            np.multiply(values, kind(math.ldexp(1.0, self.exponent + _FRACTION_BITS)), out=scaled)
             _round_narrow(scaled, wide, words, random, out)
         else:
             np.multiply(values, kind(math.ldexp(1.0, self.exponent)), out=scaled)
             _round_wide(scaled, wide, words, random, out)
         return clipped
 
-    @property
-    def _narrow_shift(self) -> int:
-        """A narrow lane's integer part and its 32 fraction bits fit one int64 together."""
-        return self.exponent + _FRACTION_BITS
-
     def _exact_in_float32(self, *, clipping: bool) -> bool:
         """Whether float32 values need no float64: scaling them is exact, and so is the bound if it is met.
 
         Scaling up cannot underflow, and the product stays below 2^63 for values within the bound.
         """
-        if self.bits > NARROW_MAX_BITS or not 0 <= self._narrow_shift <= _FLOAT32_MAX_EXPONENT:
+        if self.bits > NARROW_MAX_BITS or not 0 <= self.exponent + _FRACTION_BITS <= _FLOAT32_MAX_EXPONENT:
             return False
         return not clipping or float(np.float32(self.bound)) == self.bound
 
@@ -214,13 +200,7 @@ class FixedPoint:
         return decoded
 
 
-def _round_narrow(
-    scaled: NDArray[Any],
-    wide: NDArray[np.int64],
-    words: NDArray[np.int64],
-    random: NDArray[np.uint32],
-    out: NDArray[Any],
-) -> None:
+def _round_narrow(scaled: _Array, wide: _Array, words: _Array, random: _Array, out: _Array) -> None:
     """From x * 2^(e + 32), below 2^63 in magnitude: add 32 random bits, keep what lies above them."""
     np.floor(scaled, out=scaled)
     np.copyto(wide, scaled, casting="unsafe")
@@ -229,13 +209,7 @@ def _round_narrow(
     np.copyto(out, wide.view(np.uint32)[_HIGH_HALF::2])
 
 
-def _round_wide(
-    scaled: NDArray[Any],
-    wide: NDArray[np.int64],
-    words: NDArray[np.int64],
-    random: NDArray[np.uint32],
-    out: NDArray[Any],
-) -> None:
+def _round_wide(scaled: _Array, wide: _Array, words: _Array, random: _Array, out: _Array) -> None:
     """From x * 2^e, up to 2^53: the same sum with the whole part kept apart, 85 bits being too many."""
     whole = np.trunc(scaled)
     np.copyto(wide, whole, casting="unsafe")

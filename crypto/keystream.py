@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from secfed.crypto import labels
-from secfed.crypto.codec import Buffer, Writer
+from secfed.crypto.codec import Buffer, labelled
 
 KEY_BYTES = 32
 _WORD = np.dtype("<u4")
@@ -31,10 +31,7 @@ _ZERO_NONCE = bytes(16)  # 32-bit counter from zero, then the 96-bit nonce of RF
 
 def derive(secret: bytes, label: bytes, *context: Buffer, size_bytes: int = KEY_BYTES) -> bytes:
     """HKDF-SHA-256 (RFC 5869) of a secret for one purpose; info is label and context with their lengths."""
-    writer = Writer().blob(label)
-    for part in context:
-        writer.blob(part)
-    return HKDF(SHA256(), size_bytes, salt=None, info=writer.done()).derive(secret)
+    return HKDF(SHA256(), size_bytes, salt=None, info=labelled(label, *context)).derive(secret)
 
 
 class Keystream:

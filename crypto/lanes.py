@@ -93,15 +93,8 @@ def in_place(buffer: Buffer, run: Run) -> NDArray[Any] | None:
     return np.frombuffer(buffer, dtype=run.dtype, count=run.count) if run.whole else None
 
 
-def pack(lanes: NDArray[Any], run: Run, out: bytearray | memoryview) -> None:
-    """Write the low ``run.bits`` bits of every lane to ``out`` (``run.wire_bytes`` long)."""
-    if lanes.size != run.count:
-        raise RangeError(f"run of {run.count} lanes was given {lanes.size}")
-    pack_into(lanes, run, out, 0)
-
-
-def pack_into(lanes: NDArray[Any], run: Run, out: bytearray | memoryview, start_lane: int) -> None:
-    """Write one chunk of a run to its place in the whole run's bytes.
+def pack_into(lanes: NDArray[Any], run: Run, out: bytearray | memoryview, start_lane: int = 0) -> None:
+    """Write the low bits of one chunk's lanes, or of all, to their place in the whole run's bytes.
 
     ``lanes`` is [k] of ``run.dtype``, of which bits above ``run.bits`` are ignored; k and ``start_lane`` are
     multiples of 8, but for a k that ends the run.
@@ -127,15 +120,6 @@ def pack_into(lanes: NDArray[Any], run: Run, out: bytearray | memoryview, start_
         last[:tail] = lanes[octets * OCTET :]
         packed = _join(last, run.bits).tobytes()[: (tail * run.bits + 7) // 8]
         wire[at + octets * run.bits :] = np.frombuffer(packed, dtype=np.uint8)
-
-
-def unpack(data: Buffer, run: Run) -> NDArray[Any]:
-    """Lanes of a run from the wire: [count] uint32 or uint64.
-
-    Raises:
-        MalformedMessage: wrong size, or padding bits that are not zero.
-    """
-    return unpack_chunk(data, run, 0, run.count)
 
 
 def unpack_chunk(data: Buffer, run: Run, start_lane: int, count: int) -> NDArray[Any]:

@@ -28,22 +28,13 @@ from typing import Annotated, ClassVar, Self
 from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.codec import Buffer, Reader, Writer, digest
 from secfed.crypto.identity import MAX_NAME_BYTES, MAX_SITES
-from secfed.crypto.message_base import (
-    DIGEST_BYTES,
-    HEADER_BYTES,
-    U16,
-    U32,
-    Digest,
-    Message,
-    Name,
-    Names,
-    Signature,
-    encode_names,
-    names_digest,
-    peek_type,
-)
+from secfed.crypto.message_base import DIGEST_BYTES as DIGEST_BYTES
+from secfed.crypto.message_base import U16, U32, Digest, Name, Names, Signature, encode_names
+from secfed.crypto.message_base import Message as Message
+from secfed.crypto.message_base import names_digest as names_digest
+from secfed.crypto.message_base import peek_type as peek_type
 from secfed.crypto.record import Record, Wire, fixed, many, sized_rest
-from secfed.crypto.upload import Upload
+from secfed.crypto.upload import Upload as Upload
 from secfed.errors import MalformedMessage
 
 SEALED_SEED_BYTES = 32 + sealing.OVERHEAD_BYTES
@@ -110,13 +101,10 @@ class Adverts(Message):
 class Envelope(Record):
     """One peer's part of message 3: sealed for ``recipient``, signed by ``sender``.
 
-    Beside what is sealed stands a digest of each of the two shares inside. Sender, recipient and server see
-    the same signed digests: the recipient compares what it opens before it confirms, and the server compares
-    what it gets back at the unmasking. So whoever returns another share than it was dealt is found by that
-    share alone, and nobody else comes under suspicion.
-
-    The digests are those of :func:`secfed.crypto.masked.key_derivation.share_digest`; shares are uniform in a
-    field of 2^256 elements, so a digest hides them without a salt.
+    Beside what is sealed stands a digest of each of the two shares inside. The recipient compares what it
+    opens before it confirms, and the server what it gets back at the unmasking: whoever returns another share
+    than it was dealt is found by that share alone. Shares are uniform in a field of 2^256 elements, so a
+    digest hides them without a salt.
     """
 
     sender: Name
@@ -297,33 +285,3 @@ ALL: tuple[type[Message], ...] = (
     Result,
     FinalModel,
 )
-
-__all__ = [
-    "ALL",
-    "DIGEST_BYTES",
-    "HEADER_BYTES",
-    "SEALED_SEED_BYTES",
-    "SEALED_SHARES_BYTES",
-    "Advert",
-    "Adverts",
-    "Confirmation",
-    "Deliveries",
-    "Envelope",
-    "FinalModel",
-    "MaskSecretShare",
-    "Message",
-    "PeerShare",
-    "Result",
-    "SelfMaskShare",
-    "Shares",
-    "Sharing",
-    "SharingSet",
-    "Specification",
-    "Survivors",
-    "UnmaskRequest",
-    "Upload",
-    "View",
-    "names_digest",
-    "peek_type",
-    "view_parts",
-]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from secfed.crypto.codec import Buffer, Reader, Writer
@@ -30,33 +31,27 @@ class Wire(Generic[A]):
 
 def uint(width_bytes: int) -> Wire[int]:
     """An unsigned integer, big-endian."""
-    return Wire(
-        lambda writer, value: writer.uint(value, width_bytes), lambda reader: reader.uint(width_bytes)
-    )
+    return Wire(lambda w, value: w.uint(value, width_bytes), lambda r: r.uint(width_bytes))
 
 
 def fixed(size_bytes: int) -> Wire[bytes]:
     """Exactly so many bytes."""
-    return Wire(
-        lambda writer, value: writer.fixed(value, size_bytes), lambda reader: reader.fixed(size_bytes)
-    )
+    return Wire(lambda w, value: w.fixed(value, size_bytes), lambda r: r.fixed(size_bytes))
 
 
 def blob(cap_bytes: int) -> Wire[bytes]:
     """A byte string with its 32-bit length."""
-    return Wire(Writer.blob, lambda reader: reader.blob(cap_bytes))
+    return Wire(Writer.blob, lambda r: r.blob(cap_bytes))
 
 
 def text(cap_bytes: int) -> Wire[str]:
     """A UTF-8 text with its 32-bit length in bytes."""
-    return Wire(Writer.text, lambda reader: reader.text(cap_bytes))
+    return Wire(Writer.text, lambda r: r.text(cap_bytes))
 
 
 def many(item: Wire[A], cap: int) -> Wire[tuple[A, ...]]:
     """A list with its 32-bit count."""
-    return Wire(
-        lambda writer, items: writer.many(items, item.write), lambda reader: reader.many(cap, item.read)
-    )
+    return Wire(lambda w, items: w.many(items, item.write), lambda r: r.many(cap, item.read))
 
 
 def pair(first: Wire[A], second: Wire[B]) -> Wire[tuple[A, B]]:
@@ -66,19 +61,17 @@ def pair(first: Wire[A], second: Wire[B]) -> Wire[tuple[A, B]]:
         first.write(writer, value[0])
         second.write(writer, value[1])
 
-    return Wire(write, lambda reader: (first.read(reader), second.read(reader)))
+    return Wire(write, lambda r: (first.read(r), second.read(r)))
 
 
 def nested(kind: type[R]) -> Wire[R]:
     """Another record, without its header."""
-    return Wire(lambda writer, value: value.write(writer), kind.read)
+    return Wire(lambda w, value: value.write(w), kind.read)
 
 
 def whole(kind: type[R], cap_bytes: int) -> Wire[R]:
     """Another record with its header, as a byte string."""
-    return Wire(
-        lambda writer, value: writer.blob(value.encode()), lambda reader: kind.decode(reader.view(cap_bytes))
-    )
+    return Wire(lambda w, value: w.blob(value.encode()), lambda r: kind.decode(r.view(cap_bytes)))
 
 
 def rest() -> Wire[Buffer]:
@@ -126,9 +119,7 @@ class Record:
     def body(self) -> bytes:
         """What is signed: every field before the signature."""
         writer = Writer()
-        for name, wire in _wires(type(self)):
-            if name == "signature":
-                break
+        for name, wire in takewhile(lambda field: field[0] != "signature", _wires(type(self))):
             wire.write(writer, getattr(self, name))
         return writer.done()
 

@@ -32,11 +32,7 @@ class Refusal(Enum):
     COHORT_ORDER = (6, RosterError, "the cohort is not a strictly ordered list of sites")
     NOT_INVITED = (7, RosterError, "the cohort does not contain this site")
     COHORT_TOO_SMALL = (8, PolicyRefused, "the cohort is below this site's minimum")
-    THRESHOLD_TOO_LOW = (
-        9,
-        PolicyRefused,
-        "the threshold is too low for this site or this cohort",
-    )
+    THRESHOLD_TOO_LOW = (9, PolicyRefused, "the threshold is too low for this site or this cohort")
     OTHER_EXCHANGE = (10, InconsistentView, "the specification is for another study, round or exchange")
     OLD_ATTEMPT = (11, Replay, "the round, exchange or attempt is not larger than the journal's")
     ALREADY_SPENT = (12, Replay, "this update has already left the site in another attempt")
@@ -50,11 +46,7 @@ class Refusal(Enum):
     DUPLICATE_KEY = (20, InconsistentView, "a key or commitment is advertised twice")
     OWN_ADVERT = (21, InconsistentView, "this site's own keys are missing or altered")
     TOO_FEW_ADVERTS = (22, UnmaskRefused, "fewer sites advertised keys than the threshold")
-    ENVELOPE_SIGNATURE = (
-        23,
-        BadSignature,
-        "an envelope is not signed by its sender for this attempt",
-    )
+    ENVELOPE_SIGNATURE = (23, BadSignature, "an envelope is not signed by its sender for this attempt")
     ENVELOPE_STRAY = (
         24,
         InconsistentView,
@@ -108,15 +100,10 @@ class Refusal(Enum):
     @classmethod
     def of(cls, error: SecfedError) -> Refusal | None:
         """Which refusal an error is, also one that was kept as text and given again; None if it is none."""
-        return next(
-            (
-                one
-                for one in cls
-                if isinstance(error, one.error)
-                and error.message.startswith(f"refusal {one.number}: {one.text}")
-            ),
-            None,
-        )
+        for one in cls:
+            if isinstance(error, one.error) and error.message.startswith(f"refusal {one.number}: {one.text}"):
+                return one
+        return None
 
     def refuse(self, detail: str = "") -> SecfedError:
         """The error to raise; ``detail`` names a site or a field, never a secret."""

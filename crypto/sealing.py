@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hpke
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from secfed.crypto.codec import Buffer, Writer
+from secfed.crypto.codec import Buffer, labelled
 from secfed.errors import MalformedMessage
 
 SECRET_BYTES = 32
@@ -61,7 +61,7 @@ class SealKey:
         """
         private = hpke.MLKEM768X25519PrivateKey(self._mlkem, self._x25519)
         try:
-            return _SUITE.decrypt(sealed, private, info=_info(label, context))
+            return _SUITE.decrypt(sealed, private, info=labelled(label, *context))
         except (InvalidTag, ValueError):
             raise MalformedMessage("a sealed envelope cannot be opened") from None
 
@@ -79,13 +79,6 @@ def seal(public_bytes: bytes, plaintext: bytes, label: bytes, *context: Buffer) 
             MLKEM768PublicKey.from_public_bytes(public_bytes[:MLKEM_PUBLIC_BYTES]),
             X25519PublicKey.from_public_bytes(public_bytes[MLKEM_PUBLIC_BYTES:]),
         )
-        return _SUITE.encrypt(plaintext, public, info=_info(label, context))
+        return _SUITE.encrypt(plaintext, public, info=labelled(label, *context))
     except ValueError:
         raise MalformedMessage("a seal key is not a valid X-Wing public key") from None
-
-
-def _info(label: bytes, context: tuple[Buffer, ...]) -> bytes:
-    writer = Writer().blob(label)
-    for part in context:
-        writer.blob(part)
-    return writer.done()

@@ -23,7 +23,7 @@ from secfed.crypto import sealing
 from secfed.crypto.attempt import Entropy, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import Run
-from secfed.crypto.masked.state import Closed
+from secfed.crypto.masked.states import Closed
 from secfed.crypto.messages import Message, Specification
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
@@ -94,17 +94,17 @@ class Consortium(scene.SimulatedConsortium):
 PROVOKED: set[Refusal] = set()  # what Attempt.refused has seen in the running test
 
 
-def provokes(refusal: Refusal) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a test as the one that provokes a refusal; it fails if the refusal does not come."""
+def provokes(*refusals: Refusal) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a test as the one that provokes these refusals; it fails if none of them comes."""
 
     def register(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def run(*args: Any, **kwargs: Any) -> None:
             PROVOKED.clear()
             test(*args, **kwargs)
-            assert refusal in PROVOKED, f"{test.__name__} never provoked {refusal.name}"
+            assert not PROVOKED.isdisjoint(refusals), f"{test.__name__} never provoked {refusals}"
 
-        run.provokes = refusal  # type: ignore[attr-defined]
+        run.provokes = refusals  # type: ignore[attr-defined]
         return run
 
     return register

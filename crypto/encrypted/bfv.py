@@ -60,20 +60,15 @@ _PARAMETERS_DIGEST = b"secfed/v1 encryption parameters digest"
 class Ring:
     """What a key belongs to.
 
-    Attributes:
-        scheme: ``bfv`` (exact) or ``ckks`` (approximate).
-        key_mode: ``public``: two polynomials per ciphertext, made with the public key; ``symmetric``: one
-            polynomial and the seed of the other, made with the secret key.
-        size: n, coefficients per polynomial.
-        modulus_bits: size of the prime q that ciphertext words are reduced by.
-        special_bits: size of the special prime, 0 for none.
+    In mode ``public`` a ciphertext is two polynomials, made with the public key; in mode ``symmetric`` one
+    polynomial and the seed of the other, made with the secret key.
     """
 
-    scheme: Scheme
+    scheme: Scheme  # ``bfv`` (exact) or ``ckks`` (approximate)
     key_mode: KeyMode
-    size: int
-    modulus_bits: int
-    special_bits: int
+    size: int  # n, coefficients per polynomial
+    modulus_bits: int  # size of the prime q that ciphertext words are reduced by
+    special_bits: int  # size of the special prime, 0 for none
 
     def __post_init__(self) -> None:
         known = self.scheme in get_args(Scheme) and self.key_mode in get_args(KeyMode)
@@ -137,19 +132,12 @@ class Ring:
 
 @dataclass(frozen=True)
 class Parameters:
-    """One exchange under a ring: how its lanes lie in slots, and every size that follows.
+    """One exchange under a ring: how its lanes lie in slots, and every size that follows."""
 
-    Attributes:
-        ring: what the keys belong to.
-        slot_bits: log2 of the plaintext modulus; 0 under CKKS, where a slot is a real number.
-        sites: roster size; at most so many uploads are added.
-        runs: lanes of the exchange, with headroom for ``sites`` sites in every lane.
-    """
-
-    ring: Ring
-    slot_bits: int
-    sites: int
-    runs: tuple[Run, ...]
+    ring: Ring  # what the keys belong to
+    slot_bits: int  # log2 of the plaintext modulus; 0 under CKKS, where a slot is a real number
+    sites: int  # roster size; at most so many uploads are added
+    runs: tuple[Run, ...]  # lanes of the exchange, with headroom for ``sites`` sites in every lane
 
     def lanes_per_slot(self, run: Run) -> int:
         """Whole lanes that share a slot; 0 where one lane needs several slots."""

@@ -70,25 +70,15 @@ class MemoryFile:
 
 @dataclass(frozen=True)
 class ObjectFormat:
-    """The serialised form of every kind of object under one context.
+    """The serialised form of every kind of object under one context."""
 
-    Attributes:
-        version: major and minor version of the library, as its headers carry it.
-        data_id: the context's identity for ciphertexts, 32 bytes.
-        key_id: its identity for keys, 32 bytes.
-        size: n, coefficients per polynomial.
-        key_moduli: number of primes a key is stored under.
-        transformed: whether ciphertexts are in transformed form (CKKS).
-        scale: of ciphertexts; 1 under BFV.
-    """
-
-    version: tuple[int, int]
-    data_id: bytes
-    key_id: bytes
-    size: int
-    key_moduli: int
-    transformed: bool
-    scale: float
+    version: tuple[int, int]  # major and minor version of the library, as its headers carry it
+    data_id: bytes  # the context's identity for ciphertexts, 32 bytes
+    key_id: bytes  # its identity for keys, 32 bytes
+    size: int  # n, coefficients per polynomial
+    key_moduli: int  # number of primes a key is stored under
+    transformed: bool  # whether ciphertexts are in transformed form (CKKS)
+    scale: float  # of ciphertexts; 1 under BFV
 
     # Going in: parts of an object, for MemoryFile.put.
 

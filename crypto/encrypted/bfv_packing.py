@@ -14,7 +14,7 @@ on long contiguous arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,36 +33,57 @@ Slots = NDArray[Any]  # uint64 coefficients, or float64 under CKKS
 def slot_frames(source: VectorSource, parameters: Parameters) -> Iterator[Slots]:
     """Read a vector once: [ciphertexts, slots per ciphertext], one per frame; unused slots are zero."""
     width = parameters.ring.slots_per_ciphertext
-    dtype = np.dtype("<u8") if parameters.ring.scheme == "bfv" else np.dtype("<f8")
-    frame = _Frame(width, dtype)
-    for run in parameters.runs:
-        step = _whole_slots(parameters.lanes_per_slot(run) or 1)
-        for start in range(0, run.count, step):
-            lanes = np.empty(min(step, run.count - start), run.dtype)
-            source.fill(run, lanes)
-            yield from frame.append(_place(lanes, run, parameters))
-    yield from frame.rest()
+    dtype = "<u8" if parameters.ring.scheme == "bfv" else "<f8"
+    frame, at = np.zeros(FRAME_CIPHERTEXTS * width, dtype), 0
+    for slots in _placed(source, parameters):
+        while slots.size:
+            part = slots[: frame.size - at]
+            frame[at : at + part.size] = part
+            at, slots = at + part.size, slots[part.size :]
+            if at == frame.size:
+                yield frame.reshape(-1, width)
+                frame, at = np.zeros_like(frame), 0  # the full one may still be on its way to a worker
+    if at:
+        yield frame[: -(-at // width) * width].reshape(-1, width)
 
 
 def lanes_from(frames: Iterable[Slots], parameters: Parameters) -> tuple[NDArray[Any], ...]:
     """Turn summed slots back into ring integers: one array per run, reduced to the lane's width.
 
     Raises:
-        MalformedMessage: there are more frames than the runs fill.
+        MalformedMessage: there are more or fewer frames than the runs fill.
     """
-    cursor = _Cursor(frames)
+    frames = iter(frames)
+    left: Slots = np.empty(0)
+
+    def take(count: int) -> Slots:
+        """Exactly so many slots, across frames."""
+        nonlocal left
+        parts = []
+        while count:
+            if not left.size:
+                frame = next(frames, None)
+                if frame is None:
+                    raise MalformedMessage("an encrypted sum has fewer frames than its parameters")
+                left = frame.reshape(-1)
+            part, left = left[:count], left[count:]
+            parts.append(part)
+            count -= part.size
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
     sums = []
     for run in parameters.runs:
         out = np.empty(run.count, run.dtype)
-        share = parameters.lanes_per_slot(run) or 1
-        per_lane = 1 if parameters.lanes_per_slot(run) else parameters.limbs(run)
+        share = parameters.lanes_per_slot(run)
+        per_lane = 1 if share else parameters.limbs(run)
         step = _whole_slots(share)
         for start in range(0, run.count, step):
             size = min(step, run.count - start)
-            slots = cursor.take(-(-size // share) * per_lane)
+            slots = take(-(-size // (share or 1)) * per_lane)
             _unplace(slots, out[start : start + size], run, parameters)
         sums.append(out)
-    cursor.end()
+    if next(frames, None) is not None:
+        raise MalformedMessage("an encrypted sum has more frames than its parameters")
     return tuple(sums)
 
 
@@ -89,6 +110,16 @@ def unpack_words(data: memoryview, bits: int) -> Words:
             out[index] |= rows[row + 1] << np.uint64(64 - shift)
     out &= _mask(bits)
     return out.reshape(-1)
+
+
+def _placed(source: VectorSource, parameters: Parameters) -> Iterator[Slots]:
+    """The slots of a vector, in pieces of about a chunk."""
+    for run in parameters.runs:
+        step = _whole_slots(parameters.lanes_per_slot(run))
+        for start in range(0, run.count, step):
+            lanes = np.empty(min(step, run.count - start), run.dtype)
+            source.fill(run, lanes)
+            yield _place(lanes, run, parameters)
 
 
 def _place(lanes: NDArray[Any], run: Run, parameters: Parameters) -> Slots:
@@ -144,6 +175,7 @@ def _unplace(slots: Slots, out: NDArray[Any], run: Run, parameters: Parameters) 
 
 def _whole_slots(share: int) -> int:
     """Lanes to take at a time: about a chunk, and no slot in two pieces."""
+    share = max(share, 1)
     return _CHUNK_LANES // share * share
 
 
@@ -155,50 +187,3 @@ def _signed(lanes: Words, bits: int) -> NDArray[np.int64]:
 
 def _mask(bits: int) -> np.uint64:
     return np.uint64((1 << bits) - 1)
-
-
-class _Frame:
-    """Collects slots of any number into frames of whole ciphertexts."""
-
-    def __init__(self, width: int, dtype: np.dtype[Any]) -> None:
-        self._width = width
-        self._fresh: Callable[[], Slots] = lambda: np.zeros(FRAME_CIPHERTEXTS * width, dtype)
-        self._room = self._fresh()
-        self._at = 0
-
-    def append(self, slots: Slots) -> Iterator[Slots]:
-        while slots.size:
-            part = slots[: self._room.size - self._at]
-            self._room[self._at : self._at + part.size] = part
-            self._at += part.size
-            slots = slots[part.size :]
-            if self._at == self._room.size:
-                yield self._room.reshape(-1, self._width)
-                self._room, self._at = self._fresh(), 0  # the full one may still be on its way to a worker
-
-    def rest(self) -> Iterator[Slots]:
-        if self._at:
-            ciphertexts = -(-self._at // self._width)
-            yield self._room[: ciphertexts * self._width].reshape(-1, self._width)
-
-
-class _Cursor:
-    """Hands out exactly as many slots as asked for, across frames."""
-
-    def __init__(self, frames: Iterable[Slots]) -> None:
-        self._frames = iter(frames)
-        self._left: Slots = np.empty(0)
-
-    def take(self, count: int) -> Slots:
-        parts: list[Slots] = []
-        while count:
-            if not self._left.size:
-                self._left = next(self._frames).reshape(-1)
-            part, self._left = self._left[:count], self._left[count:]
-            parts.append(part)
-            count -= part.size
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def end(self) -> None:
-        if next(self._frames, None) is not None:
-            raise MalformedMessage("an encrypted sum has more frames than its parameters")

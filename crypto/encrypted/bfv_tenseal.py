@@ -82,17 +82,20 @@ class Encryptor:
 
     def frame(self, slots: Slots) -> bytes:
         """Ciphertexts of [k, slots per ciphertext] slots: packed words, then seeds in symmetric mode."""
+        library = self._library
         polynomials: list[Words] = []
         seeds: list[bytes] = []
         for row in slots:
-            plain = self._library.plaintext(row)
+            plain = library.plaintext(row)
             if self._ring.key_mode == "symmetric":
-                words, seed = self._library.take_seeded(self._encryptor.encrypt_symmetric(plain))
+                words, seed = library.format.take_seeded(
+                    library.saved(self._encryptor.encrypt_symmetric(plain))
+                )
                 seeds.append(seed)
             else:
                 ciphertext = sealapi.Ciphertext()
                 self._encryptor.encrypt(plain, ciphertext)
-                words = self._library.take_ciphertext(ciphertext)
+                words = library.format.take_ciphertext(library.saved(ciphertext))
             polynomials.append(words)
         return pack_words(np.concatenate(polynomials), self._ring.modulus_bits) + b"".join(seeds)
 
@@ -163,7 +166,7 @@ class _Library:
         self._scale = 2.0 ** (ring.modulus_bits - _CKKS_SCALE_BITS) if ckks else 1.0
         self._memory = MemoryFile()
         version = sealapi.Serialization.SEALHeader()
-        self._format = ObjectFormat(
+        self.format = ObjectFormat(
             version=(version.version_major, version.version_minor),
             data_id=struct.pack("<4Q", *self.context.first_parms_id()),
             key_id=struct.pack("<4Q", *self.context.key_parms_id()),
@@ -182,32 +185,26 @@ class _Library:
         if self._ring.scheme == "ckks":
             self._encoder.encode(slots.tolist(), self._scale, plain)
         else:
-            plain.load(self.context, self._memory.put(*self._format.plaintext(slots)))
+            plain.load(self.context, self._memory.put(*self.format.plaintext(slots)))
         return plain
 
     def slots(self, plain: Any) -> Slots:
         if self._ring.scheme == "ckks":
             return np.array(self._encoder.decode_double(plain))
-        coefficients = self._format.take_plaintext(self._saved(plain))
+        coefficients = self.format.take_plaintext(self.saved(plain))
         return np.pad(coefficients, (0, self._ring.size - coefficients.size))
 
     def ciphertext(self, words: Words) -> Any:
         """[2, n] words below q as an object of the library."""
         ciphertext = sealapi.Ciphertext()
-        ciphertext.load(self.context, self._memory.put(*self._format.ciphertext(words)))
+        ciphertext.load(self.context, self._memory.put(*self.format.ciphertext(words)))
         return ciphertext
-
-    def take_ciphertext(self, ciphertext: Any) -> Words:
-        return self._format.take_ciphertext(self._saved(ciphertext))
-
-    def take_seeded(self, ciphertext: Any) -> tuple[Words, bytes]:
-        return self._format.take_seeded(self._saved(ciphertext))
 
     def export_key(self, key: Any, *, secret: bool) -> bytes:
         """Label, ring digest, then every polynomial's words, each packed at its own modulus."""
         return _key_label(self._ring, secret=secret) + b"".join(
             pack_words(words, modulus.bit_length())
-            for polynomial in self._format.take_key(self._saved(key), secret=secret)
+            for polynomial in self.format.take_key(self.saved(key), secret=secret)
             for words, modulus in zip(polynomial, self._ring.key_moduli, strict=True)
         )
 
@@ -230,11 +227,11 @@ class _Library:
             polynomials.append(words)
             rest = rest[size:]
         key = sealapi.SecretKey() if secret else sealapi.PublicKey()
-        parts = self._format.key(np.concatenate(polynomials), secret=secret)
+        parts = self.format.key(np.concatenate(polynomials), secret=secret)
         key.load(self.context, self._memory.put(*parts))
         return key
 
-    def _saved(self, saveable: Any) -> bytes:
+    def saved(self, saveable: Any) -> bytes:
         saveable.save(self._memory.path)
         return self._memory.take()
 

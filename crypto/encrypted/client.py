@@ -23,7 +23,6 @@ from secfed.crypto.encrypted.tags import Tag, decode_tag
 from secfed.crypto.encrypted.workers import WorkerPool
 from secfed.crypto.lanes import VectorSource
 from secfed.crypto.refusals import Refusal
-from secfed.errors import MalformedMessage
 
 
 class SiteCipher:
@@ -55,21 +54,8 @@ class SiteCipher:
             MalformedMessage: a frame is refused, missing or left over.
             RangeError: the noise leaves no margin; the sum is not one of honest uploads.
         """
-
-        def counted() -> Iterator[Buffer]:
-            count = 0
-            for frame in frames:
-                if count == parameters.frames:
-                    raise MalformedMessage("an encrypted sum has more frames than its parameters")
-                yield frame
-                count += 1
-            if count < parameters.frames:
-                raise MalformedMessage(f"an encrypted sum ends after {count} of {parameters.frames} frames")
-
         # A copy of each: the next result takes its place.
-        slots = (
-            slots_of(parameters, bytes(data)) for data in self._pool.map("decrypt", parameters, counted())
-        )
+        slots = (slots_of(parameters, bytes(data)) for data in self._pool.map("decrypt", parameters, frames))
         return lanes_from(slots, parameters)
 
     def tag(self, parameters: Parameters, spec_digest: bytes, site: str, frames: Iterable[Buffer]) -> bytes:

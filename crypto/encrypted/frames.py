@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
 
 from secfed.crypto.codec import Buffer
-from secfed.crypto.encrypted.bfv import Parameters, Ring
+from secfed.crypto.encrypted.bfv import Parameters
 from secfed.crypto.encrypted.bfv_packing import Slots
 from secfed.crypto.encrypted.bfv_tenseal import Decryptor, Encryptor, KeyPair, SeedExpander
 from secfed.crypto.encrypted.server import SUM, FrameFormat, expanded
@@ -42,18 +43,18 @@ class FrameCipher:
     """Encrypts and decrypts single frames. Contexts are kept: building one takes longer than using it."""
 
     def __init__(self, keys: KeyPair) -> None:
+        def encryptor(parameters: Parameters) -> Encryptor:
+            symmetric = parameters.ring.key_mode == "symmetric"
+            return Encryptor(parameters, keys.secret_key if symmetric else keys.public_key)
+
         self._keys = keys
-        self._encryptors: dict[Parameters, Encryptor] = {}
-        self._decryptors: dict[Parameters, Decryptor] = {}
-        self._expanders: dict[Ring, SeedExpander] = {}
+        self._encryptor = cache(encryptor)
+        self._decryptor = cache(lambda parameters: Decryptor(parameters, keys.secret_key))
+        self._expander = cache(SeedExpander)
 
     def encrypt(self, parameters: Parameters, slots: Slots) -> bytes:
         """The body of one frame of an upload, from [ciphertexts, slots per ciphertext]."""
-        if parameters not in self._encryptors:
-            symmetric = parameters.ring.key_mode == "symmetric"
-            key = self._keys.secret_key if symmetric else self._keys.public_key
-            self._encryptors[parameters] = Encryptor(parameters, key)
-        return self._encryptors[parameters].frame(slots)
+        return self._encryptor(parameters).frame(slots)
 
     def decrypt(self, parameters: Parameters, index: int, frame: Buffer) -> Slots:
         """The slots of one frame of a sum: [ciphertexts, slots per ciphertext].
@@ -62,18 +63,14 @@ class FrameCipher:
             RangeError: the noise leaves no margin.
         """
         words, _ = FrameFormat(parameters, SUM).words(frame, index)
-        if parameters not in self._decryptors:
-            self._decryptors[parameters] = Decryptor(parameters, self._keys.secret_key)
-        return self._decryptors[parameters].frame(words)
+        return self._decryptor(parameters).frame(words)
 
     def products(self, tagging: Tagging, index: int, frame: Buffer) -> Tag:
         """What one frame adds to the tags of its upload or sum; a bad frame is refused."""
         words, seeds = tagging.form.words(frame, index)
         if tagging.form.seeded:
-            ring = tagging.form.parameters.ring
-            if ring not in self._expanders:
-                self._expanders[ring] = SeedExpander(ring)
-            second = np.stack(list(expanded(seeds, self._expanders[ring])))
+            expander = self._expander(tagging.form.parameters.ring)
+            second = np.stack(list(expanded(seeds, expander)))
             words = np.stack([words[:, 0], second], axis=1)
         return tagging.key(self._keys).products(words, index)
 

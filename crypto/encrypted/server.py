@@ -84,6 +84,8 @@ class FrameFormat:
         Raises:
             MalformedMessage: wrong length, kind, parameters or place, or a word that is not reduced.
         """
+        if index >= self.parameters.frames:
+            raise MalformedMessage(f"there are more ciphertext frames than {self.parameters.frames}")
         view = memoryview(frame).cast("B")
         if len(view) != self.frame_bytes(index):
             raise MalformedMessage(
@@ -105,19 +107,17 @@ class FrameFormat:
 
     def _explain(self, view: memoryview, index: int) -> None:
         """Say which part of a header is wrong; the lengths were right."""
-        reader = Reader(view)
-        if reader.fixed(len(_MAGIC)) != _MAGIC:
-            raise MalformedMessage(f"frame {index} is not a ciphertext frame")
-        if reader.uint(1) != self.kind:
-            raise MalformedMessage(f"ciphertext frame {index} is of the wrong kind")
-        if reader.fixed(32) != self.parameters.digest:
-            raise MalformedMessage(
-                f"ciphertext frame {index} was made for other encryption parameters",
-                remedy="every site must run the same study file and the same secfed version",
-            )
-        if reader.uint(4) != index:
-            raise MalformedMessage(f"ciphertext frame out of order where frame {index} was expected")
-        raise MalformedMessage(f"ciphertext frame {index} holds the wrong number of ciphertexts")
+        found, right = Reader(view), Reader(self.header(index))
+        for size, wrong in (
+            (len(_MAGIC), "is not one of ciphertexts"),
+            (1, "is of the wrong kind"),
+            (32, "was made for other encryption parameters"),
+            (4, "is out of order"),
+            (2, "holds the wrong number of ciphertexts"),
+        ):
+            if found.fixed(size) != right.fixed(size):
+                remedy = "every site must run the same study file and the same secfed version"
+                raise MalformedMessage(f"frame {index} {wrong}", remedy=remedy)
 
 
 class RunningSum:

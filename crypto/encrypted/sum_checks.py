@@ -23,20 +23,14 @@ FLOOR: Final = 2  # a sum over one site is its upload
 
 @dataclass(frozen=True)
 class ExpectedSum:
-    """What one site knows about an exchange whose sum it is given.
-
-    Attributes:
-        exchange: name, by the site's own copy of the study.
-        state_tag: of the state that the sum is added to.
-        uploaded: digest of the specification that this site's upload was made for; None without an upload.
-    """
+    """What one site knows about an exchange whose sum it is given."""
 
     site: str
     rules: SumRules
-    exchange: str
+    exchange: str  # its name, by the site's own copy of the study
     layout_digest: bytes
-    state_tag: bytes
-    uploaded: bytes | None
+    state_tag: bytes  # of the state that the sum is added to
+    uploaded: bytes | None  # digest of the specification that its upload was made for; None without an upload
 
 
 def check_signed(summed: Summed, roster: Roster, study: str) -> None:

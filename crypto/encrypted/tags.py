@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 
 from secfed.crypto import labels
-from secfed.crypto.codec import Buffer, Reader, Writer
+from secfed.crypto.codec import Buffer, Reader
 from secfed.crypto.encrypted.bfv_packing import Words
 from secfed.crypto.keystream import Keystream, Workspace, derive
 from secfed.errors import MalformedMessage
@@ -112,10 +112,7 @@ def add_tags(modulus: int, *tags: Tag) -> Tag:
 
 def encode_tag(tag: Tag) -> bytes:
     """Four big-endian numbers of 64 bits."""
-    writer = Writer()
-    for number in tag:
-        writer.uint(number, 8)
-    return writer.done()
+    return b"".join(number.to_bytes(8, "big") for number in tag)
 
 
 def decode_tag(data: Buffer, modulus: int) -> Tag:

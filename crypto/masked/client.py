@@ -7,9 +7,7 @@
 session closes. The rules, each with its number in ``refusals.py``, are checked in the order in which
 they are written here, and nothing leaves the site before all of a message's rules have passed.
 
-This file holds the session and the states in which secrets are drawn and shared. ``upload.py`` goes on
-until the masked vector leaves, ``unmask.py`` from there, with shares only. ``state.py`` says
-what a state is.
+This file holds the session and the states in which secrets are drawn and shared; ``states.py`` the others.
 
 Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 """
@@ -17,6 +15,7 @@ Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from secfed.crypto import labels, shamir, thresholds
 from secfed.crypto.attempt import AttemptId, SiteContribution
@@ -28,15 +27,20 @@ from secfed.crypto.masked.key_derivation import (
     outgoing_seed,
     share_digest,
 )
-from secfed.crypto.masked.state import ClientState, Closed, Secrets, expect
-from secfed.crypto.masked.unmask import AwaitResult, Finished
-from secfed.crypto.masked.upload import AwaitDeliveries, Complained
+from secfed.crypto.masked.states import (
+    AwaitDeliveries,
+    AwaitResult,
+    ClientState,
+    Closed,
+    Complained,
+    Finished,
+    Secrets,
+)
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Advert,
     Adverts,
     Envelope,
-    Message,
     Result,
     SelfMaskShare,
     Sharing,
@@ -54,11 +58,10 @@ class AwaitSpecification:
     """Nothing has happened yet."""
 
     own: SiteContribution
-    accepts: type[Message] = Specification
+    accepts: ClassVar = Specification
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, spec: Specification) -> tuple[ClientState, Buffer]:
         """Message 0 -> message 1."""
-        spec = expect(message, Specification)
         own = self.own
         check_specification(spec, own, floor=thresholds.FLOOR)
         too_low = spec.threshold < max(own.limits.min_threshold, own.limits.min_cohort)
@@ -89,11 +92,10 @@ class AwaitAdverts:
     spec: Specification
     secrets: Secrets = field(repr=False)
     advert: Advert
-    accepts: type[Message] = Adverts
+    accepts: ClassVar = Adverts
 
-    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+    def handle(self, relayed: Adverts) -> tuple[ClientState, Buffer]:
         """Message 2 -> message 3."""
-        relayed = expect(message, Adverts)
         own, spec = self.own, self.spec
         names = tuple(advert.site for advert in relayed.adverts)
         for name in names:
@@ -115,43 +117,38 @@ class AwaitAdverts:
         if len(names) < spec.threshold:
             raise Refusal.TOO_FEW_ADVERTS.refuse(f"{len(names)} of {spec.threshold}")
         adverts_digest = relayed.digest
-        points = [own.roster.position(name) + 1 for name in names]
+        point = {name: own.roster.position(name) + 1 for name in names}
+        points = list(point.values())
         below = own.entropy.below
         shares_r = shamir.split(self.secrets.mask_secret, spec.threshold, points, randbelow=below)
         shares_b = shamir.split(self.secrets.self_seed, spec.threshold, points, randbelow=below)
-        envelopes = []
-        for advert in relayed.adverts:
-            if advert.site != own.site:
-                point = own.roster.position(advert.site) + 1
-                envelopes.append(self._envelope(advert, adverts_digest, shares_r[point], shares_b[point]))
-        own_point = own.roster.position(own.site) + 1
-        own_share = SelfMaskShare(own.site, shares_b[own_point])
+        envelopes = tuple(
+            self._envelope(peer, adverts_digest, shares_r[point[peer.site]], shares_b[point[peer.site]])
+            for peer in relayed.adverts
+            if peer.site != own.site
+        )
+        own_share = SelfMaskShare(own.site, shares_b[point[own.site]])
         state = AwaitDeliveries(own, spec, self.secrets, names, adverts_digest, own_share)
-        return state, Sharing(tuple(envelopes)).encode()
+        return state, Sharing(envelopes).encode()
 
     def _envelope(self, peer: Advert, adverts_digest: bytes, share_r: bytes, share_b: bytes) -> Envelope:
         """The signed envelope for one peer."""
         own, spec_digest = self.own, self.spec.digest
         context = envelope_context(spec_digest, adverts_digest, own.site, peer.site)
         seed = outgoing_seed(self.secrets.mask_secret, spec_digest, own.site, peer.site)
-        both = share_r + share_b
-        envelope = Envelope(
-            sender=own.site,
-            recipient=peer.site,
-            sealed_seed=self._seal(peer.site, peer.mask_key, seed, labels.SEAL_PAIR_SEED, context),
-            sealed_shares=self._seal(peer.site, peer.seal_key, both, labels.SEAL_SHARES, context),
-            mask_secret_share_digest=share_digest(labels.MASK_SECRET_SHARE, context, share_r),
-            self_mask_share_digest=share_digest(labels.SELF_MASK_SHARE, context, share_b),
-        )
-        return signed(envelope, own.identity, labels.SIGN_ENVELOPE, spec_digest, adverts_digest)
-
-    def _seal(
-        self, peer: str, public: bytes, plaintext: bytes, label: bytes, context: tuple[bytes, ...]
-    ) -> bytes:
+        seal = own.entropy.seal
         try:
-            return self.own.entropy.seal(public, plaintext, label, *context)
+            envelope = Envelope(
+                sender=own.site,
+                recipient=peer.site,
+                sealed_seed=seal(peer.mask_key, seed, labels.SEAL_PAIR_SEED, *context),
+                sealed_shares=seal(peer.seal_key, share_r + share_b, labels.SEAL_SHARES, *context),
+                mask_secret_share_digest=share_digest(labels.MASK_SECRET_SHARE, context, share_r),
+                self_mask_share_digest=share_digest(labels.SELF_MASK_SHARE, context, share_b),
+            )
         except MalformedMessage:
-            raise Refusal.MALFORMED.refuse(f"{peer} advertises an invalid key") from None
+            raise Refusal.MALFORMED.refuse(f"{peer.site} advertises an invalid key") from None
+        return signed(envelope, own.identity, labels.SIGN_ENVELOPE, spec_digest, adverts_digest)
 
 
 class MaskedSite:

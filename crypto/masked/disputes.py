@@ -24,15 +24,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which sites the next attempt does without.
+    """Which sites the next attempt does without."""
 
-    Attributes:
-        at_fault: sites that cannot be honest unless more sites than expected are not.
-        separated: pairs of which at least one site is at fault; nobody can say which.
-    """
-
-    at_fault: tuple[str, ...] = ()
-    separated: tuple[tuple[str, str], ...] = ()
+    at_fault: tuple[str, ...] = ()  # they cannot be honest unless more sites than expected are not
+    separated: tuple[tuple[str, str], ...] = ()  # of each pair at least one is at fault; nobody can say which
 
     @property
     def excluded(self) -> frozenset[str]:

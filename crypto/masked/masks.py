@@ -10,8 +10,10 @@ Learning via Model Inconsistency", CCS 2022).
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -75,11 +77,7 @@ class Masker:
     """Applies a set of streams to one run, chunk after chunk."""
 
     def __init__(
-        self,
-        streams: Sequence[MaskStream],
-        context: MaskContext,
-        run_index: int,
-        chunk_elements: int = lanes.CHUNK_ELEMENTS,
+        self, streams: Sequence[MaskStream], context: MaskContext, run_index: int, chunk_elements: int
     ) -> None:
         self._run = context.shape.runs[run_index]
         self._streams = [(stream.keystream(context, run_index), stream.sign) for stream in streams]
@@ -150,12 +148,14 @@ def write_masked(
     Each chunk is quantised and masked by every stream while it is in the cache; nothing but ``out`` is
     as large as the vector.
     """
-    with PieceHasher(out, threads=1) as hasher, _Ahead(context.shape) as ahead:
+    # Quantising and masking let go of the interpreter lock. A short vector needs no second thread.
+    ahead = ThreadPoolExecutor(1) if context.shape.elements > 4 * _CHUNK_ELEMENTS else None
+    with PieceHasher(out, threads=1) as hasher, ahead or nullcontext():
         at = 0
         for index, run in enumerate(context.shape.runs):
             room = out[at : at + run.wire_bytes]
             masker = Masker(streams, context, index, _CHUNK_ELEMENTS)
-            for start, chunk in ahead.filled(source, run, room):
+            for start, chunk in _filled(source, run, room, ahead):
                 masker.apply(chunk)
                 if run.bits < 32:
                     lanes.pack_into(chunk, run, room, start)
@@ -165,41 +165,26 @@ def write_masked(
         return hasher.digest()
 
 
-class _Ahead:
-    """Quantises one chunk in a second thread while the one before it is masked.
+def _filled(
+    source: VectorSource, run: Run, room: memoryview, ahead: ThreadPoolExecutor | None
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Every chunk of a run with its first lane, quantised, in order; in ``ahead`` one before it is needed."""
+    begun: deque[tuple[int, NDArray[Any], Future[None]]] = deque()
+    for start, chunk in _chunks(run, room):
+        if ahead is None:
+            source.fill(run, chunk)
+            yield start, chunk
+            continue
+        begun.append((start, chunk, ahead.submit(source.fill, run, chunk)))
+        if len(begun) > 1:
+            yield _finished(*begun.popleft())
+    if begun:
+        yield _finished(*begun.popleft())
 
-    Both spend their time in calls that let go of the interpreter lock; chunks are large so that the
-    threads seldom wait for each other. A short vector is quantised in this thread.
-    """
 
-    def __init__(self, shape: VectorShape) -> None:
-        self._pool = ThreadPoolExecutor(1) if shape.elements > 4 * _CHUNK_ELEMENTS else None
-
-    def filled(self, source: VectorSource, run: Run, room: memoryview) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Every chunk of a run with its first lane, quantised, in order."""
-        chunks = _chunks(run, room)
-        if self._pool is None:
-            for start, chunk in chunks:
-                source.fill(run, chunk)
-                yield start, chunk
-            return
-        waiting: tuple[int, NDArray[Any], Future[None]] | None = None
-        for start, chunk in chunks:
-            after = (start, chunk, self._pool.submit(source.fill, run, chunk))
-            if waiting is not None:
-                waiting[2].result()
-                yield waiting[0], waiting[1]
-            waiting = after
-        if waiting is not None:
-            waiting[2].result()
-            yield waiting[0], waiting[1]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown()
+def _finished(start: int, chunk: NDArray[Any], filled: Future[None]) -> tuple[int, NDArray[Any]]:
+    filled.result()
+    return start, chunk
 
 
 def _chunks(run: Run, room: memoryview) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -233,7 +218,7 @@ class Accumulator:
     def apply(self, streams: Sequence[MaskStream], context: MaskContext) -> None:
         """Add or subtract whole streams."""
         for index, total in enumerate(self.runs):
-            masker = Masker(streams, context, index)
+            masker = Masker(streams, context, index, lanes.CHUNK_ELEMENTS)
             for start in range(0, total.size, lanes.CHUNK_ELEMENTS):
                 masker.apply(total[start : start + lanes.CHUNK_ELEMENTS])
 

@@ -12,7 +12,7 @@ Rabin and Ben-Or 1989, where information checking does it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.identity import Roster
@@ -35,10 +35,11 @@ _REMEDY = "ask that site; the updates of this sum are spent, the next round star
 class Dealt:
     """What was advertised and dealt in one attempt; ``envelopes`` by sender, then by recipient."""
 
+    roster: Roster
     spec_digest: bytes
     adverts: Mapping[str, Advert]
     adverts_digest: bytes
-    envelopes: Mapping[str, Mapping[str, Envelope]]
+    envelopes: dict[str, Mapping[str, Envelope]] = field(default_factory=dict)
 
     def context(self, sender: str, recipient: str) -> tuple[bytes, ...]:
         """What the envelope between two sites is bound to."""
@@ -75,18 +76,18 @@ def unmasking_streams(
     shares: Mapping[str, Mapping[str, bytes]],
     *,
     threshold: int,
-    roster: Roster,
 ) -> list[masks.MaskStream]:
     """What has to be applied to the sum over the survivors so that no mask is left.
 
     Raises:
         RoundAborted: a site dealt shares that do not give its secret; it is named.
     """
+    position = dealt.roster.position
 
     def rebuild(name: str) -> bytes:
         # Its own share last: it is the only one that no signed digest vouches for.
-        holders = sorted(shares, key=lambda site: (site == name, roster.position(site)))[:threshold]
-        points = {roster.position(site) + 1: shares[site][name] for site in holders}
+        holders = sorted(shares, key=lambda site: (site == name, position(site)))[:threshold]
+        points = {position(site) + 1: shares[site][name] for site in holders}
         try:
             return shamir.combine(points, threshold)
         except RangeError:
@@ -103,7 +104,7 @@ def unmasking_streams(
         key = mask_key(secret)
         if key.public_bytes != dealt.adverts[name].mask_key:
             raise _inconsistent(name)
-        streams.extend(_pair_masks(name, secret, key, survivors, dealt, roster))
+        streams.extend(_pair_masks(name, secret, key, survivors, dealt))
     return streams
 
 
@@ -115,19 +116,14 @@ def _inconsistent(name: str) -> RoundAborted:
 
 
 def _pair_masks(
-    dropped: str,
-    secret: bytes,
-    key: sealing.SealKey,
-    survivors: Sequence[str],
-    dealt: Dealt,
-    roster: Roster,
+    dropped: str, secret: bytes, key: sealing.SealKey, survivors: Sequence[str], dealt: Dealt
 ) -> Iterator[masks.MaskStream]:
     """The masks that survivors share with a dropped site, so that they can be taken off the sum.
 
     Every survivor added +-mask(survivor, dropped); applying the *dropped* site's side of each pair
     cancels it.
     """
-    position = roster.position
+    position = dealt.roster.position
     for survivor in survivors:
         sealed = dealt.envelopes[survivor][dropped].sealed_seed
         try:

@@ -31,7 +31,6 @@ from secfed.crypto.messages import (
     Adverts,
     Confirmation,
     Deliveries,
-    Envelope,
     Shares,
     Sharing,
     SharingSet,
@@ -61,8 +60,7 @@ class _Attempt:
         verify(self.roster.public(site), signature, label, *parts, who=site)
 
     def check_signed(self, site: str, record: Signed, label: bytes, *context: Buffer) -> None:
-        parts = self.spec.digest, *context, record.body()
-        self.check_signature(site, record.signature, label, *parts)
+        self.check_signature(site, record.signature, label, self.spec.digest, *context, record.body())
 
     def in_order(self, sites: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(name for name in self.spec.cohort if name in sites)
@@ -122,44 +120,42 @@ class _Advertise:
         names = self.attempt.in_order(self.adverts)
         message = Adverts(tuple(self.adverts[name] for name in names))
         encoded = message.encode()
-        return _Share(self.attempt, self.adverts, message.digest), dict.fromkeys(names, encoded)
+        dealt = Dealt(self.attempt.roster, self.attempt.spec.digest, self.adverts, message.digest)
+        return _Share(self.attempt, dealt), dict.fromkeys(names, encoded)
 
 
 @dataclass
 class _Share:
     attempt: _Attempt
-    adverts: dict[str, Advert]
-    adverts_digest: bytes
+    dealt: Dealt
     stage: str = "share"
-    envelopes: dict[str, dict[str, Envelope]] = field(default_factory=dict)  # sender -> recipient -> envelope
 
     def receive(self, site: str, reply: Buffer) -> None:
         sharing = Sharing.decode(reply)
-        expected = [name for name in self.attempt.in_order(self.adverts) if name != site]
+        expected = [name for name in self.attempt.in_order(self.dealt.adverts) if name != site]
         if [envelope.recipient for envelope in sharing.envelopes] != expected:
             raise InconsistentView(f"site {site!r} did not share with exactly the advertised peers")
         for envelope in sharing.envelopes:
             if envelope.sender != site:
                 raise InconsistentView(f"site {site!r} shared in another site's name")
-            self.attempt.check_signed(site, envelope, labels.SIGN_ENVELOPE, self.adverts_digest)
-        self.envelopes[site] = {envelope.recipient: envelope for envelope in sharing.envelopes}
+            self.attempt.check_signed(site, envelope, labels.SIGN_ENVELOPE, self.dealt.adverts_digest)
+        self.dealt.envelopes[site] = {envelope.recipient: envelope for envelope in sharing.envelopes}
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
-        self.attempt.require(self.envelopes, "shared secrets")
-        dealers = self.attempt.in_order(self.envelopes)
+        envelopes = self.dealt.envelopes
+        self.attempt.require(envelopes, "shared secrets")
+        dealers = self.attempt.in_order(envelopes)
         requests = {
-            name: Deliveries(tuple(self.envelopes[peer][name] for peer in dealers if peer != name)).encode()
+            name: Deliveries(tuple(envelopes[peer][name] for peer in dealers if peer != name)).encode()
             for name in dealers
         }
-        return _Confirm(self.attempt, self.adverts, self.adverts_digest, self.envelopes, dealers), requests
+        return _Confirm(self.attempt, self.dealt, dealers), requests
 
 
 @dataclass
 class _Confirm:
     attempt: _Attempt
-    adverts: dict[str, Advert]
-    adverts_digest: bytes
-    envelopes: dict[str, dict[str, Envelope]]
+    dealt: Dealt
     dealers: tuple[str, ...]
     stage: str = "confirm"
     complaints: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -168,7 +164,7 @@ class _Confirm:
         confirmation = Confirmation.decode(reply)
         if confirmation.site != site:
             raise InconsistentView(f"site {site!r} confirmed in another site's name")
-        self.attempt.check_signed(site, confirmation, labels.SIGN_CONFIRMATION, self.adverts_digest)
+        self.attempt.check_signed(site, confirmation, labels.SIGN_CONFIRMATION, self.dealt.adverts_digest)
         senders = tuple(name for name in self.dealers if name != site)
         if not ordered_subset(confirmation.complaints, senders):
             raise InconsistentView(f"site {site!r} complained of a site that sent it nothing")
@@ -186,8 +182,7 @@ class _Confirm:
             )
         self.attempt.require(self.complaints, "confirmed their envelopes")
         encoded = SharingSet(answered).encode()
-        dealt = Dealt(self.attempt.spec.digest, self.adverts, self.adverts_digest, self.envelopes)
-        return _Mask(self.attempt, dealt, answered), dict.fromkeys(answered, encoded)
+        return _Mask(self.attempt, self.dealt, answered), dict.fromkeys(answered, encoded)
 
 
 @dataclass
@@ -199,7 +194,6 @@ class _Mask:
     uploads: dict[str, bytes] = field(default_factory=dict)  # site -> digest of its masked vector
 
     def receive(self, site: str, reply: Buffer) -> None:
-        spec = self.attempt.spec
         upload = Upload.decode(reply)
         sharing_digest = names_digest(labels.SHARING_DIGEST, self.sharing)
         if upload.sharing_digest != sharing_digest:
@@ -207,15 +201,8 @@ class _Mask:
         digest = masks.vector_digest(upload.vector)
         if digest != upload.vector_digest:
             raise MalformedMessage(f"the vector of site {site!r} does not match its signed digest")
-        self.attempt.check_signature(
-            site,
-            upload.signature,
-            labels.SIGN_UPLOAD,
-            spec.digest,
-            self.dealt.adverts_digest,
-            sharing_digest,
-            digest,
-        )
+        parts = self.attempt.spec.digest, self.dealt.adverts_digest, sharing_digest, digest
+        self.attempt.check_signature(site, upload.signature, labels.SIGN_UPLOAD, *parts)
         self.attempt.total.add(upload.vector)
         self.uploads[site] = digest
 
@@ -269,22 +256,18 @@ class _Unmask:
         self.shares[site] = {share.peer: share.share for share in message.shares}
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
-        attempt = self.masked.attempt
+        dealt, attempt = self.masked.dealt, self.masked.attempt
         attempt.require(self.shares, "returned shares", revealed="the sum stays masked")
         streams = unmasking_streams(
-            self.masked.dealt,
-            self.survivors,
-            self.dropped,
-            self.shares,
-            threshold=attempt.spec.threshold,
-            roster=attempt.roster,
+            dealt, self.survivors, self.dropped, self.shares, threshold=attempt.spec.threshold
         )
         attempt.total.apply(streams, attempt.context)
-        return _Done(self.survivors), {}
+        return _Done(attempt, self.survivors), {}
 
 
 @dataclass
 class _Done:
+    attempt: _Attempt
     survivors: tuple[str, ...]
     stage: str = "done"
 
@@ -342,15 +325,17 @@ class MaskedServer:
         return self._attempt.disputes
 
     @property
-    def survivors(self) -> tuple[str, ...]:
-        """Sites whose summand is in the sum."""
+    def _done(self) -> _Done:
         if not isinstance(self._state, _Done):
             raise WrongState("the sum is not complete yet")
-        return self._state.survivors
+        return self._state
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """Sites whose summand is in the sum."""
+        return self._done.survivors
 
     @property
     def sums(self) -> tuple[NDArray[Any], ...]:
         """Ring integers of the sum, one array per run."""
-        if not isinstance(self._state, _Done):
-            raise WrongState("the sum is not complete yet")
-        return self._attempt.total.reduced()
+        return self._done.attempt.total.reduced()

@@ -14,7 +14,7 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import AwaitAdverts
 from secfed.crypto.masked.key_derivation import envelope_context, mask_key, outgoing_seed, pair_stream
-from secfed.crypto.masked.upload import AwaitDeliveries, AwaitSharingSet
+from secfed.crypto.masked.states import AwaitDeliveries, AwaitSharingSet
 from secfed.crypto.messages import Envelope, MaskSecretShare, SelfMaskShare, Shares, Sharing
 from secfed.errors import WrongState
 

@@ -33,7 +33,7 @@ from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
-from secfed.crypto.masked.state import ClientState
+from secfed.crypto.masked.states import ClientState
 from secfed.crypto.messages import Result, Specification, Upload, peek_type
 from secfed.errors import ProtocolError, SecfedError, WrongState
 from secfed.site.journal import Journal

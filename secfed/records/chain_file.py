@@ -11,9 +11,12 @@ import fcntl
 import hashlib
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
@@ -25,6 +28,7 @@ RESTORE: Final = (
     "keep this file, and put its newest intact copy back; what is lost without one: docs/operators.md, "
     "back up and restore"
 )
+_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?$)')  # a JSON text; the last may be cut off
 
 
 @dataclass(frozen=True)
@@ -139,17 +143,12 @@ class ChainFile:
         except OSError as error:
             # After a failed write or sync nobody knows what is on the disk: stop, do not try again.
             self._failed = True
-            self._cut(size)
+            with suppress(OSError):  # the unfinished line is dealt with at the next opening
+                os.ftruncate(self._file.fileno(), size)
             remedy = "free space on that disk and restart" if is_full(error) else "check the disk"
             raise TranscriptError(
                 f"{self.path}: cannot write: {os.strerror(error.errno or 0)}.", remedy=remedy
             ) from None
-
-    def _cut(self, size: int) -> None:
-        try:
-            os.ftruncate(self._file.fileno(), size)
-        except OSError:
-            return  # the unfinished line is dealt with at the next opening
 
     def recover(
         self,
@@ -227,24 +226,8 @@ def is_torn_entry(fragment: bytes) -> bool:
     """
     if not fragment.startswith(b"{") or any(not 0x20 <= byte < 0x7F for byte in fragment):
         return False
-    depth, in_text, escaped = 0, False, False
-    for byte in fragment:
-        if in_text:
-            if escaped:
-                escaped = False
-            elif byte == ord("\\"):
-                escaped = True
-            elif byte == ord('"'):
-                in_text = False
-        elif byte == ord('"'):
-            in_text = True
-        elif byte in b"{[":
-            depth += 1
-        elif byte in b"}]":
-            depth -= 1
-            if depth == 0:
-                return False
-    return True
+    outside = _TEXT.sub(b"", fragment)
+    return 0 not in accumulate((byte in b"{[") - (byte in b"}]") for byte in outside)
 
 
 def torn_summary(fragment: bytes) -> dict[str, object]:

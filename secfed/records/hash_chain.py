@@ -84,15 +84,15 @@ class Entry:
 
     def line(self) -> bytes:
         """The entry as it stands in the file, newline included."""
-        content = {
-            "seq": self.seq,
-            "prev": self.prev.hex(),
-            "kind": self.kind,
-            "body": self.body,
-            "hash": self.hash.hex(),
-            "signature": self.signature.hex(),
-        }
-        return canonical_json(content) + b"\n"
+        return canonical_json(plain(self)) + b"\n"
+
+
+def plain(record: object) -> dict[str, Any]:
+    """The fields of a record as JSON has them: bytes in hexadecimal, tuples as lists."""
+    return {
+        name: value.hex() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
+        for name, value in vars(record).items()
+    }
 
 
 def canonical_json(value: object) -> bytes:

@@ -6,7 +6,7 @@ are what two transcripts are compared by; see :mod:`secfed.audit.transcript_chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -17,7 +17,7 @@ from secfed.crypto.identity import verify as verify_signature
 from secfed.crypto.messages import DIGEST_BYTES, Result, Specification
 from secfed.errors import TranscriptError
 from secfed.records.chain_file import ChainFile, torn_summary
-from secfed.records.hash_chain import OPENED, Chain, ChainType, Entry, verify_chain
+from secfed.records.hash_chain import OPENED, Chain, ChainType, Entry, Sink, plain
 
 TRANSCRIPT = ChainType("transcript", labels.TRANSCRIPT_CHAIN, labels.SIGN_TRANSCRIPT)
 
@@ -31,8 +31,6 @@ ABORTED = "aborted"  # an exchange that was given up
 REFUSED = "refused"  # a message this party would not answer, with the refusal's number
 MODEL = "model"  # the finished model, by its digest: a ModelRecord (model_record.py)
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
-
-Sink = Callable[[bytes], None]
 
 
 class Log(Protocol):
@@ -58,30 +56,22 @@ class Transcript:
     """
 
     def __init__(
-        self,
-        identity: Identity,
-        *,
-        study: str,
-        roster_digest: bytes,
-        sink: Path | Sink | None = None,
+        self, identity: Identity, *, study: str, roster_digest: bytes, sink: Path | Sink | None = None
     ) -> None:
         opening = {"owner": identity.name, "study": study, "roster_digest": roster_digest.hex()}
         self._file: ChainFile | None = None
         entries: tuple[Entry, ...] = ()
         torn = b""
-        take: Sink | None = None
         if isinstance(sink, Path):
-            self._file = ChainFile(sink)
+            path, self._file = sink, ChainFile(sink)
             try:
                 entries, torn = self._file.recover(identity.public_bytes, TRANSCRIPT, owner=identity.name)
-                _check_opening(sink, entries, opening)
+                _check_opening(path, entries, opening)
             except TranscriptError:
                 self._file.close()
                 raise
-            take = self._file.append
-        elif sink is not None:
-            take = sink
-        self._chain = Chain(identity, TRANSCRIPT, sink=take, entries=entries)
+            sink = self._file.append
+        self._chain = Chain(identity, TRANSCRIPT, sink=sink, entries=entries)
         if not entries:
             self._chain.append(OPENED, opening)
         if torn:
@@ -122,7 +112,7 @@ class Complaint:
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`COMPLAINED` entry."""
-        return _plain(self)
+        return plain(self)
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Complaint:
@@ -150,11 +140,6 @@ def _check_opening(path: Path, entries: tuple[Entry, ...], opening: Mapping[str,
             )
 
 
-def verify(lines: Iterable[bytes], public_bytes: bytes, *, owner: str | None = None) -> tuple[Entry, ...]:
-    """Check a transcript's lines (each with its newline) under its owner's public key."""
-    return verify_chain(lines, public_bytes, TRANSCRIPT, owner=owner)
-
-
 @dataclass(frozen=True)
 class SumRecord:
     """One finished secure sum, as the aggregator and every survivor record it."""
@@ -175,7 +160,7 @@ class SumRecord:
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`SUMMED` entry."""
-        return _plain(self)
+        return plain(self)
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SumRecord:
@@ -205,11 +190,3 @@ class SumRecord:
         """Check the aggregator's own signature over this result."""
         body = Result(self.spec_digest, self.survivors, self.totals_digest).body()
         verify_signature(aggregator, self.result_signature, labels.SIGN_RESULT, body, who="aggregator")
-
-
-def _plain(record: object) -> dict[str, Any]:
-    """The fields of a record as JSON has them: bytes in hexadecimal, tuples as lists."""
-    return {
-        name: value.hex() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
-        for name, value in vars(record).items()
-    }

@@ -19,13 +19,8 @@ PART: Final = ".part"  # how the name of an unfinished file ends
 def write_atomic(path: Path, *parts: Buffer, mode: int = 0o666) -> None:
     """Write a file whole or leave it as it was; its content is on the disk before it gets its name.
 
-    Args:
-        path: the file. ``PATH.part`` is its passing name, so nobody else may write it at the same time.
-        parts: its content.
-        mode: of a new file, less what the umask takes away.
-
-    Raises:
-        OSError: it cannot be written.
+    ``PATH.part`` is its passing name, so nobody else may write it at the same time. From the mode of a new
+    file the umask is taken away.
     """
     unfinished = path.with_name(path.name + PART)
     with _synchronised(unfinished, parts, os.O_TRUNC, mode):
@@ -101,19 +96,15 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def unwritable_errors(path: Path) -> Iterator[None]:
-    """Turn an ``OSError`` inside the block into :func:`unwritable`."""
+    """Turn an ``OSError`` inside the block into the error for a file that cannot be read or written."""
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error) from None
-
-
-def unwritable(path: Path, error: OSError) -> ConfigError:
-    """The error to raise for a file that cannot be read or written."""
-    text = f"{path}: {os.strerror(error.errno or 0)}"
-    if is_full(error):
-        return DiskFull(text, remedy="free space on that disk and start it again")
-    return ConfigError(text, remedy="check the path, the disk, and the file's owner and permissions")
+        text = f"{path}: {os.strerror(error.errno or 0)}"
+        if is_full(error):
+            raise DiskFull(text, remedy="free space on that disk and start it again") from None
+        remedy = "check the path, the disk, and the file's owner and permissions"
+        raise ConfigError(text, remedy=remedy) from None
 
 
 def is_full(error: OSError) -> bool:

@@ -7,6 +7,7 @@ derivation of the exchange, so two parties with different layouts cannot complet
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,18 +30,12 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Field:
-    """One named block of the flat vector.
-
-    Attributes:
-        shape: ``()`` for a scalar.
-        bound: largest magnitude of one site's element; larger values are clipped to it.
-        bits: ring width on the wire: 8..32, or 64 (the default for scalars and counts).
-    """
+    """One named block of the flat vector."""
 
     name: str
-    shape: tuple[int, ...]
-    bound: float
-    bits: int = 32
+    shape: tuple[int, ...]  # ``()`` for a scalar
+    bound: float  # largest magnitude of one site's element; larger values are clipped to it
+    bits: int = 32  # ring width on the wire: 8..32, or 64 (the default for scalars and counts)
 
     @property
     def elements(self) -> int:
@@ -115,13 +110,10 @@ class Layout:
             RangeError: a sum outside the range that honest summands can reach.
         """
         values: dict[str, torch.Tensor] = {}
-        run_of = {run.bits: sums[index] for index, run in enumerate(self.shape.runs)}
-        at: dict[int, int] = {}
+        left = {run.bits: lanes for run, lanes in zip(self.shape.runs, sums, strict=True)}
         for field in self.ordered:
-            start = at.get(field.bits, 0)
-            at[field.bits] = start + field.elements
+            lanes, left[field.bits] = np.split(left[field.bits], [field.elements])
             with _naming(field):
-                lanes = run_of[field.bits][start : start + field.elements]
                 flat = _rule(field, self.sites).decode(lanes, len(survivors))
             values[field.name] = torch.from_numpy(flat).reshape(field.shape)
         return Totals(values, survivors)
@@ -168,7 +160,7 @@ class Encoder:
         if unknown or missing:
             names = ", ".join(sorted(unknown | missing))
             raise RangeError(f"summands do not match the layout: {names}")
-        self._flat: dict[str, NDArray[Any]] = {}
+        flat: dict[str, NDArray[Any]] = {}
         for field in layout.fields:
             value = summands[field.name]
             tensor = torch.as_tensor(value, dtype=None if isinstance(value, torch.Tensor) else torch.float64)
@@ -182,37 +174,26 @@ class Encoder:
                     f"field {field.name!r} contains NaN or Inf",
                     remedy="lower the learning rate or check the site's data",
                 )
-            self._flat[field.name] = tensor.detach().cpu().contiguous().reshape(-1).numpy()
+            flat[field.name] = tensor.detach().cpu().contiguous().reshape(-1).numpy()
         self.layout = layout
         self.clipped = 0
         self._rounding = rounding
         self._scratch = Scratch()
-        self._next = 0  # field being read
-        self._at = 0  # its first unread element
+        self._unread = deque((field, flat[field.name]) for field in layout.ordered if field.elements)
 
     def fill(self, run: Run, out: NDArray[Any]) -> None:
         """Write the run's next ``len(out)`` ring integers; runs are read in layout order, front to back."""
         done = 0
         while done < out.size:
-            field, values = self._unread(run)
-            part = values[self._at : self._at + out.size - done]
-            rule = _rule(field, self.layout.sites)
-            words = self._rounding.words(part.size)
-            self.clipped += rule.quantise(part, words, out[done : done + part.size], self._scratch)
+            if not self._unread or self._unread[0][0].bits != run.bits:
+                raise RangeError("the vector was read past its end or out of order")
+            field, values = self._unread.popleft()
+            part, rest = np.split(values, [out.size - done])
+            if rest.size:
+                self._unread.appendleft((field, rest))
+            words, room = self._rounding.words(part.size), out[done : done + part.size]
+            self.clipped += _rule(field, self.layout.sites).quantise(part, words, room, self._scratch)
             done += part.size
-            self._at += part.size
-
-    def _unread(self, run: Run) -> tuple[Field, NDArray[Any]]:
-        """The field that the next lane of this run belongs to."""
-        ordered = self.layout.ordered
-        while self._next < len(ordered):
-            field = ordered[self._next]
-            if self._at < field.elements:
-                if field.bits == run.bits:
-                    return field, self._flat[field.name]
-                break
-            self._next, self._at = self._next + 1, 0
-        raise RangeError("the vector was read past its end or out of order")
 
 
 @dataclass(frozen=True)

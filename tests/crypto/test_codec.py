@@ -28,31 +28,14 @@ _fields = st.one_of(
 
 
 def _write(writer: Writer, kind: str, argument: int, value: Any) -> None:
-    match kind:
-        case "uint":
-            writer.uint(value, argument)
-        case "fixed":
-            writer.fixed(value, argument)
-        case "blob":
-            writer.blob(value)
-        case "text":
-            writer.text(value)
-        case _:
-            writer.many(value, lambda w, item: w.blob(item))
+    if kind == "many":
+        writer.many(value, Writer.blob)
+    else:
+        getattr(writer, kind)(value, *([argument] if kind in ("uint", "fixed") else []))
 
 
 def _read(reader: Reader, kind: str, argument: int) -> Any:
-    match kind:
-        case "uint":
-            return reader.uint(argument)
-        case "fixed":
-            return reader.fixed(argument)
-        case "blob":
-            return reader.blob(argument)
-        case "text":
-            return reader.text(argument)
-        case _:
-            return reader.many(argument, lambda r: r.blob(8))
+    return getattr(reader, kind)(argument, *([lambda r: r.blob(8)] if kind == "many" else []))
 
 
 @given(st.lists(_fields, max_size=8))
@@ -101,15 +84,6 @@ def test_accepted_bytes_encode_to_themselves(value: Any, data: st.DataObject) ->
     except MalformedMessage:
         return
     assert _encode_sample(decoded) == bytes(encoded)
-
-
-@given(st.binary(max_size=60))
-def test_random_bytes_are_refused_or_canonical(data: bytes) -> None:
-    try:
-        decoded = _decode_sample(data)
-    except MalformedMessage:
-        return
-    assert _encode_sample(decoded) == data
 
 
 @given(_samples)
@@ -208,9 +182,3 @@ def test_digest_is_sha256_over_length_prefixed_parts() -> None:
 @given(st.lists(st.binary(max_size=3), max_size=4), st.lists(st.binary(max_size=3), max_size=4))
 def test_digests_agree_only_for_the_same_parts(one: list[bytes], other: list[bytes]) -> None:
     assert (digest(b"label", *one) == digest(b"label", *other)) == (one == other)
-
-
-def test_a_boundary_between_parts_is_part_of_the_digest() -> None:
-    variants = [(b"abc",), (b"ab", b"c"), (b"a", b"bc"), (b"abc", b""), (b"", b"abc")]
-    assert len({digest(b"label", *parts) for parts in variants}) == len(variants)
-    assert digest(b"label", b"abc") != digest(b"labela", b"bc")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,21 +54,8 @@ def test_a_signature_verifies_for_nothing_else(parts: list[bytes], other: list[b
     signature = ALICE.sign(LABEL, *parts)
     assert _accepts(signature, LABEL, *other) == (parts == other)
     assert not _accepts(signature, LABEL + b" ", *parts)
+    assert not _accepts(signature, LABEL + parts[0], *parts[1:])
     assert not _accepts(signature, LABEL, *parts, by=BOB)
-
-
-def test_label_and_part_boundaries_are_signed() -> None:
-    signature = ALICE.sign(b"label", b"ab", b"c")
-    assert _accepts(signature, b"label", b"ab", b"c")
-    for label, parts in [
-        (b"label", (b"a", b"bc")),
-        (b"label", (b"abc",)),
-        (b"label", (b"c", b"ab")),
-        (b"label", (b"ab", b"c", b"")),
-        (b"labela", (b"b", b"c")),
-        (b"labe", (b"lab", b"c")),
-    ]:
-        assert not _accepts(signature, label, *parts), (label, parts)
 
 
 def test_a_signature_with_any_bit_flipped_is_refused() -> None:
@@ -187,12 +174,7 @@ _KEY = [bytes([n]) * 32 for n in range(4)]
         (lambda: Roster(bytes(33), (("a", _KEY[1]),)), "32 bytes"),
         (lambda: Roster(_KEY[0], (("", _KEY[1]),)), "site id"),
         (lambda: Roster(_KEY[0], (("ü" * 101, _KEY[1]),)), "site id"),
-        (
-            lambda: Roster(
-                bytes(32), tuple((f"{n:04d}", (n + 1).to_bytes(32, "big")) for n in range(MAX_SITES + 1))
-            ),
-            "1 to",
-        ),
+        (lambda: Roster.of(AGGREGATOR, [_identity(n) for n in range(MAX_SITES + 1)]), "1 to"),
     ],
 )
 def test_a_roster_that_breaks_its_rules_is_refused(make: Callable[[], Roster], message: str) -> None:
@@ -206,7 +188,3 @@ def test_two_members_with_one_key_are_named() -> None:
         Roster(_KEY[0], (("a", _KEY[1]), ("b", _KEY[2]), ("c", _KEY[3]), ("d", _KEY[2])))
     with pytest.raises(RosterError, match=r"\('a'\).* the aggregator must"):
         Roster(_KEY[0], (("a", _KEY[0]), ("b", _KEY[1])))
-
-
-def test_generated_keys_come_from_the_library() -> None:
-    assert isinstance(Identity.generate("a")._identity_key, Ed25519PrivateKey)

@@ -138,31 +138,22 @@ def test_a_share_that_is_not_a_canonical_field_element_is_refused(share: bytes) 
         combine({1: share}, 1)
 
 
-@pytest.mark.parametrize("threshold", [0, -1])
-def test_a_threshold_below_one_is_refused(threshold: int) -> None:
-    with pytest.raises(RangeError, match="threshold"):
-        combine({1: bytes(33)}, threshold)
-    with pytest.raises(RangeError, match="threshold"):
-        split(bytes(32), threshold, [1, 2])
-
-
-@pytest.mark.parametrize("point", [0, -1, (1 << 16) + 1, PRIME])
-def test_coordinates_outside_the_roster_are_refused(point: int) -> None:
-    with pytest.raises(RangeError, match="coordinates"):
-        split(bytes(32), 1, [1, point])
-    with pytest.raises(RangeError, match="coordinates"):
-        combine({1: bytes(33), point: bytes(33)}, 1)
-
-
-def test_other_arguments_out_of_range_are_refused() -> None:
-    for secret, threshold, points in [
-        (bytes(31), 1, [1]),
-        (bytes(33), 1, [1]),
-        (bytes(32), 3, [1, 2]),
-        (bytes(32), 1, [1, 1]),
-    ]:
-        with pytest.raises(RangeError):
-            split(secret, threshold, points)
+@pytest.mark.parametrize(
+    ("secret_bytes", "threshold", "points", "said"),
+    [
+        *((32, threshold, [1, 2], "threshold") for threshold in (0, -1, 3)),
+        *((32, 1, [1, point], "coordinates") for point in (0, -1, (1 << 16) + 1, PRIME, 1)),
+        *((size, 1, [1], "32-byte secrets") for size in (31, 33)),
+    ],
+)
+def test_arguments_out_of_range_are_refused(
+    secret_bytes: int, threshold: int, points: list[int], said: str
+) -> None:
+    with pytest.raises(RangeError, match=said):
+        split(bytes(secret_bytes), threshold, points)
+    if said != "32-byte secrets" and points != [1, 1]:
+        with pytest.raises(RangeError, match=f"{said}|threshold"):
+            combine({point: bytes(33) for point in points}, threshold)
 
 
 def test_errors_never_show_a_share_or_a_secret() -> None:

@@ -14,7 +14,7 @@ from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import Run
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
-from secfed.crypto.masked.state import ClientState
+from secfed.crypto.masked.states import ClientState
 from secfed.crypto.messages import Envelope, Message
 from secfed.errors import RoundAborted
 from tests.journals import NoMemory

@@ -20,10 +20,7 @@ from secfed.crypto import labels, sealing
 from secfed.crypto.attempt import Entropy
 from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.masked.key_derivation import mask_key
-from secfed.crypto.messages import (
-    Envelope,
-    Sharing,
-)
+from secfed.crypto.messages import Envelope, Sharing
 from secfed.errors import MalformedMessage
 from secfed.wire.layout import Field, Layout, state_digest
 from tests.simulator import Attempt, Consortium, SeededEntropy

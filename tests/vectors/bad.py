@@ -15,9 +15,7 @@ from secfed.crypto import labels, lanes, messages, sealing, shamir
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.lanes import Run
-from secfed.crypto.messages import (
-    Message,
-)
+from secfed.crypto.messages import Message
 from secfed.errors import SecfedError
 from secfed.runs.final_model import open_final
 from tests.vectors.primitives import Json
@@ -54,7 +52,8 @@ def _decode_sum(case: Json, attempt: Json) -> object:
 
 
 def _unpack(case: Json, _: Json) -> object:
-    return lanes.unpack(bytes.fromhex(case["input"]), Run(case["bits"], case["count"]))
+    run = Run(case["bits"], case["count"])
+    return lanes.unpack_chunk(bytes.fromhex(case["input"]), run, 0, run.count)
 
 
 def _open(case: Json, _: Json) -> object:

@@ -8,6 +8,7 @@ from typing import Any
 
 from secfed.crypto import labels, shamir
 from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.message_base import Message, signed
 from secfed.crypto.messages import (
     Adverts,
     Deliveries,
@@ -82,47 +83,35 @@ def _arithmetic_cases() -> list[Json]:
     p = f"{shamir.PRIME:066x}"
     # On the line through these two points, the value at 0 is 2^256: a field element, but no 32 bytes.
     beyond = {"1": f"{2**256 + 1:066x}", "2": f"{2**256 + 2:066x}"}
-    choose = {"bound": (1.0).hex(), "sites": 3}
     rule = {"bound": (1.0).hex(), "bits": 16, "sites": 3}
+    by_operation: dict[str, list[tuple[str, str, Json]]] = {
+        "combine shares": [
+            ("shamir_too_few", "RangeError", {"threshold": 3, "shares": dict(list(hexed.items())[:2])}),
+            ("shamir_not_in_the_field", "RangeError", {"threshold": 3, "shares": {**hexed, "1": p}}),
+            ("shamir_share_too_short", "RangeError", {"threshold": 3, "shares": {**hexed, "1": p[:-2]}}),
+            ("shamir_secret_too_large", "RangeError", {"threshold": 2, "shares": beyond}),
+        ],
+        "choose a fixed point": [
+            ("fixedpoint_no_headroom", "RangeError", {"bits": 8, "bound": (1.0).hex(), "sites": 100}),
+            ("fixedpoint_width_7", "RangeError", {"bits": 7, "bound": (1.0).hex(), "sites": 3}),
+            ("fixedpoint_width_33", "RangeError", {"bits": 33, "bound": (1.0).hex(), "sites": 3}),
+            ("fixedpoint_bound_zero", "RangeError", {"bits": 32, "bound": (0.0).hex(), "sites": 3}),
+        ],
+        "quantise": [
+            ("fixedpoint_nan", "RangeError", {"values": [math.nan.hex()], **rule}),
+            ("fixedpoint_infinity", "RangeError", {"values": [(0.0).hex(), (-math.inf).hex()], **rule}),
+        ],
+        "decode a sum": [("fixedpoint_sum_out_of_range", "RangeError", {"sums": [1 << 15], **rule})],
+        "unpack lanes": [
+            ("lanes_padding_not_zero", "MalformedMessage", {"bits": 9, "count": 1, "input": "ff03"}),
+            ("lanes_too_short", "MalformedMessage", {"bits": 9, "count": 8, "input": "00" * 8}),
+            ("lanes_too_long", "MalformedMessage", {"bits": 32, "count": 1, "input": "00" * 5}),
+        ],
+    }
     return [
-        _case(
-            "shamir_too_few",
-            "combine shares",
-            "RangeError",
-            threshold=3,
-            shares=dict(list(hexed.items())[:2]),
-        ),
-        _case(
-            "shamir_not_in_the_field", "combine shares", "RangeError", threshold=3, shares={**hexed, "1": p}
-        ),
-        _case(
-            "shamir_share_too_short",
-            "combine shares",
-            "RangeError",
-            threshold=3,
-            shares={**hexed, "1": p[:-2]},
-        ),
-        _case("shamir_secret_too_large", "combine shares", "RangeError", threshold=2, shares=beyond),
-        _case(
-            "fixedpoint_no_headroom", "choose a fixed point", "RangeError", bits=8, **{**choose, "sites": 100}
-        ),
-        _case("fixedpoint_width_7", "choose a fixed point", "RangeError", bits=7, **choose),
-        _case("fixedpoint_width_33", "choose a fixed point", "RangeError", bits=33, **choose),
-        _case(
-            "fixedpoint_bound_zero",
-            "choose a fixed point",
-            "RangeError",
-            bits=32,
-            **{**choose, "bound": (0.0).hex()},
-        ),
-        _case("fixedpoint_nan", "quantise", "RangeError", values=[math.nan.hex()], **rule),
-        _case(
-            "fixedpoint_infinity", "quantise", "RangeError", values=[(0.0).hex(), (-math.inf).hex()], **rule
-        ),
-        _case("fixedpoint_sum_out_of_range", "decode a sum", "RangeError", sums=[1 << 15], **rule),
-        _case("lanes_padding_not_zero", "unpack lanes", "MalformedMessage", bits=9, count=1, input="ff03"),
-        _case("lanes_too_short", "unpack lanes", "MalformedMessage", bits=9, count=8, input="00" * 8),
-        _case("lanes_too_long", "unpack lanes", "MalformedMessage", bits=32, count=1, input="00" * 5),
+        _case(name, operation, error, **inputs)
+        for operation, cases in by_operation.items()
+        for name, error, inputs in cases
     ]
 
 
@@ -145,6 +134,9 @@ def _key_cases(attempt: Json) -> list[Json]:
         return _case(
             f"open_{name}", "open an envelope", "MalformedMessage", input=data.hex(), **{**key, **changes}
         )
+
+    def sealing(name: str, key: bytes) -> Json:
+        return _case(f"seal_{name}", "seal an envelope", "MalformedMessage", public=key.hex())
 
     signer = Identity.from_seed("signer", pattern("signer"))
     signature = signer.sign(labels.SIGN_VIEW, b"one", b"two")
@@ -171,13 +163,8 @@ def _key_cases(attempt: Json) -> list[Json]:
         opening("another_recipient", sealed, context=[*key["context"][:3], b"hospital-2".hex()]),
         opening("shifted_context", sealed, context=["".join(key["context"][:2]), *key["context"][2:]]),
         opening("another_key", sealed, x25519_private=pattern("another").hex()),
-        _case(
-            "seal_small_order_key",
-            "seal an envelope",
-            "MalformedMessage",
-            public=(public[:-32] + bytes(32)).hex(),
-        ),
-        _case("seal_unreduced_key", "seal an envelope", "MalformedMessage", public=(b"\xff" * 1216).hex()),
+        sealing("small_order_key", public[:-32] + bytes(32)),
+        sealing("unreduced_key", b"\xff" * 1216),
         verifying("another_label", label=labels.SIGN_UPLOAD.decode()),
         verifying("shifted_parts", parts=[b"onet".hex(), b"wo".hex()]),
         verifying("another_signer", public=Identity.from_seed("other", pattern("other")).public_bytes.hex()),
@@ -228,33 +215,26 @@ def _site_cases(attempt: Json) -> list[Json]:
         envelopes[0].sender, bytes.fromhex(attempt["sites"][envelopes[0].sender]["identity_seed"])
     )
 
-    def resigned(**changes: Any) -> bytes:
-        changed = replace(spec, **changes)
-        return replace(changed, signature=aggregator.sign(labels.SIGN_SPEC, changed.body())).encode()
+    def resigned(**changes: Any) -> Specification:
+        return signed(replace(spec, **changes), aggregator, labels.SIGN_SPEC)
 
     def complained_of() -> Json:
         """Deliveries with one envelope that does not open, and the complaint that answers them."""
         bad = replace(envelopes[0], sealed_seed=bytes(len(envelopes[0].sealed_seed)))
-        parts = spec.digest, Adverts(adverts).digest, bad.body()
-        bad = replace(bad, signature=colluder.sign(labels.SIGN_ENVELOPE, *parts))
+        bad = signed(bad, colluder, labels.SIGN_ENVELOPE, spec.digest, Adverts(adverts).digest)
         delivered = Deliveries((bad, *envelopes[1:])).encode()
         reply = rebuild(attempt, SITE, "confirm").handle(delivered)
         return {"pieces": _pieces(honest["confirm"], delivered), "reply": bytes(reply).hex()}
 
-    def views(*chosen: int, **changes: Any) -> bytes:
-        return UnmaskRequest(
-            request.dropped, tuple(replace(request.views[i], **changes) for i in chosen)
-        ).encode()
-
-    def dropped(*names: str) -> bytes:
-        return replace(request, dropped=names).encode()
+    def views(*chosen: int, **changes: Any) -> UnmaskRequest:
+        return replace(request, views=tuple(replace(request.views[i], **changes) for i in chosen))
 
     garbled = complained_of()
     flipped_key = replace(adverts[0], mask_key=adverts[0].mask_key[:-1] + b"\x55")
     flipped_seed = replace(envelopes[0], sealed_seed=envelopes[0].sealed_seed[:-1] + b"\x55")
     others = result.survivors[:-1]
-    cases: list[tuple[str, str, bytes, Refusal]] = [
-        ("specification_altered", "advertise", replace(spec, threshold=3).encode(), Refusal.SPEC_SIGNATURE),
+    cases: list[tuple[str, str, Message | bytes, Refusal]] = [
+        ("specification_altered", "advertise", replace(spec, threshold=3), Refusal.SPEC_SIGNATURE),
         ("specification_roster", "advertise", resigned(roster_digest=bytes(32)), Refusal.ROSTER_CHANGED),
         ("specification_stranger", "advertise", resigned(cohort=(*spec.cohort, "x")), Refusal.UNKNOWN_MEMBER),
         ("specification_repeats", "advertise", resigned(cohort=(SITE, SITE, SITE)), Refusal.COHORT_ORDER),
@@ -269,65 +249,40 @@ def _site_cases(attempt: Json) -> list[Json]:
             resigned(broadcast_digest=bytes(32)),
             Refusal.BROADCAST_UNKNOWN,
         ),
-        (
-            "adverts_substituted",
-            "share",
-            Adverts((flipped_key, *adverts[1:])).encode(),
-            Refusal.ADVERT_SIGNATURE,
-        ),
-        ("adverts_repeated", "share", Adverts((*adverts, adverts[-1])).encode(), Refusal.ADVERT_ORDER),
-        ("adverts_without_own", "share", Adverts((adverts[0], *adverts[2:])).encode(), Refusal.OWN_ADVERT),
-        ("adverts_too_few", "share", Adverts(adverts[:3]).encode(), Refusal.TOO_FEW_ADVERTS),
+        ("adverts_substituted", "share", Adverts((flipped_key, *adverts[1:])), Refusal.ADVERT_SIGNATURE),
+        ("adverts_repeated", "share", Adverts((*adverts, adverts[-1])), Refusal.ADVERT_ORDER),
+        ("adverts_without_own", "share", Adverts((adverts[0], *adverts[2:])), Refusal.OWN_ADVERT),
+        ("adverts_too_few", "share", Adverts(adverts[:3]), Refusal.TOO_FEW_ADVERTS),
         (
             "envelope_altered",
             "confirm",
-            Deliveries((flipped_seed, *envelopes[1:])).encode(),
+            Deliveries((flipped_seed, *envelopes[1:])),
             Refusal.ENVELOPE_SIGNATURE,
         ),
-        (
-            "envelope_repeated",
-            "confirm",
-            Deliveries((*envelopes, envelopes[-1])).encode(),
-            Refusal.ENVELOPE_STRAY,
-        ),
-        ("envelopes_too_few", "confirm", Deliveries(envelopes[:2]).encode(), Refusal.TOO_FEW_SHARING),
-        ("sharing_set_stranger", "mask", SharingSet((*sharing, "x")).encode(), Refusal.ENVELOPE_STRAY),
-        ("sharing_set_without_self", "mask", SharingSet(sharing[2:]).encode(), Refusal.ENVELOPE_STRAY),
-        ("sharing_set_too_small", "mask", SharingSet(sharing[:3]).encode(), Refusal.TOO_FEW_SHARING),
+        ("envelope_repeated", "confirm", Deliveries((*envelopes, envelopes[-1])), Refusal.ENVELOPE_STRAY),
+        ("envelopes_too_few", "confirm", Deliveries(envelopes[:2]), Refusal.TOO_FEW_SHARING),
+        ("sharing_set_stranger", "mask", SharingSet((*sharing, "x")), Refusal.ENVELOPE_STRAY),
+        ("sharing_set_without_self", "mask", SharingSet(sharing[2:]), Refusal.ENVELOPE_STRAY),
+        ("sharing_set_too_small", "mask", SharingSet(sharing[:3]), Refusal.TOO_FEW_SHARING),
         ("sharing_set_after_a_complaint", "mask", honest["mask"], Refusal.ENVELOPE_SEALED),
-        (
-            "survivors_stranger",
-            "consistency",
-            Survivors((*survivors, "x")).encode(),
-            Refusal.SURVIVORS_OUTSIDE,
-        ),
-        (
-            "survivors_without_self",
-            "consistency",
-            Survivors(survivors[2:]).encode(),
-            Refusal.SURVIVORS_WITHOUT_SELF,
-        ),
-        ("survivors_too_few", "consistency", Survivors(survivors[:3]).encode(), Refusal.TOO_FEW_SURVIVORS),
+        ("survivors_stranger", "consistency", Survivors((*survivors, "x")), Refusal.SURVIVORS_OUTSIDE),
+        ("survivors_without_self", "consistency", Survivors(survivors[2:]), Refusal.SURVIVORS_WITHOUT_SELF),
+        ("survivors_too_few", "consistency", Survivors(survivors[:3]), Refusal.TOO_FEW_SURVIVORS),
         ("view_altered", "unmask", views(0, 1, 2, 3, signature=bytes(64)), Refusal.VIEW_SIGNATURE),
         ("view_repeated", "unmask", views(0, 1, 2, 2), Refusal.VIEW_OUTSIDER),
         ("views_too_few", "unmask", views(0, 1, 2), Refusal.TOO_FEW_VIEWS),
-        ("unmask_nobody_dropped", "unmask", dropped(), Refusal.DROPPED_MISMATCH),
+        ("unmask_nobody_dropped", "unmask", replace(request, dropped=()), Refusal.DROPPED_MISMATCH),
         (
             "unmask_survivor_dropped",
             "unmask",
-            dropped("hospital-0", *request.dropped),
+            replace(request, dropped=("hospital-0", *request.dropped)),
             Refusal.DROPPED_MISMATCH,
         ),
-        (
-            "result_unsigned",
-            "result",
-            replace(result, signature=bytes(64)).encode(),
-            Refusal.RESULT_SIGNATURE,
-        ),
+        ("result_unsigned", "result", replace(result, signature=bytes(64)), Refusal.RESULT_SIGNATURE),
         (
             "result_survivors",
             "result",
-            _signed(aggregator, replace(result, survivors=others)),
+            signed(replace(result, survivors=others), aggregator, labels.SIGN_RESULT),
             Refusal.RESULT_MISMATCH,
         ),
         ("result_early", "mask", honest["result"], Refusal.OUT_OF_ORDER),
@@ -342,15 +297,11 @@ def _site_cases(attempt: Json) -> list[Json]:
             refusal=refusal.number,
             site=SITE,
             stage=stage,
-            pieces=_pieces(honest[stage], message),
+            pieces=_pieces(honest[stage], message if isinstance(message, bytes) else message.encode()),
             **({"complaint": garbled} if refusal is Refusal.ENVELOPE_SEALED else {}),
         )
         for name, stage, message, refusal in cases
     ]
-
-
-def _signed(aggregator: Identity, result: Result) -> bytes:
-    return replace(result, signature=aggregator.sign(labels.SIGN_RESULT, result.body())).encode()
 
 
 def bad_files(attempt: Json) -> dict[str, Json]:

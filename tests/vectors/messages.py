@@ -36,72 +36,43 @@ from secfed.crypto.messages import (
 from tests.vectors.primitives import Json
 
 
-def _constant(byte: int, count: int) -> bytes:
+def _constant(byte: int, count: int = 32) -> bytes:
     return bytes([byte]) * count
 
 
 def example_messages() -> dict[str, Any]:
     """One message of each type, with texts beyond ASCII where the protocol takes texts."""
-    key, digest_bytes, signature = sealing.PUBLIC_BYTES, 32, 64
-    adverts = tuple(
-        Advert(
-            name,
-            _constant(16 + index, key),
-            _constant(32 + index, key),
-            _constant(48 + index, digest_bytes),
-            _constant(64 + index, signature),
-        )
-        for index, name in enumerate(("hospital-0", "klinikum-süd"))
-    )
-    envelopes = (
-        Envelope(
-            "hospital-0",
-            "klinikum-süd",
-            _constant(1, SEALED_SEED_BYTES),
-            _constant(2, SEALED_SHARES_BYTES),
-            _constant(15, digest_bytes),
-            _constant(16, digest_bytes),
-            _constant(3, signature),
-        ),
-    )
+
+    def advert(at: int, name: str) -> Advert:
+        keys = (_constant(first + at, sealing.PUBLIC_BYTES) for first in (16, 32))
+        return Advert(name, *keys, _constant(48 + at), _constant(64 + at, 64))
+
     names = ("hospital-0", "klinikum-süd", "病院")
-    spec = Specification(
-        "study-5f",
-        7,
-        258,
-        "update",
-        65537,
-        names,
-        3,
-        _constant(4, 32),
-        _constant(5, 32),
-        _constant(6, 32),
-        _constant(7, 64),
-    )
-    shares = (
-        SelfMaskShare("hospital-0", _constant(1, 33)),
-        MaskSecretShare("klinikum-süd", _constant(2, 33)),
-    )
+    adverts = (advert(0, names[0]), advert(1, names[1]))
+    sealed = _constant(1, SEALED_SEED_BYTES), _constant(2, SEALED_SHARES_BYTES)
+    envelopes = (Envelope(*names[:2], *sealed, _constant(15), _constant(16), _constant(3, 64)),)
+    digests = _constant(4), _constant(5), _constant(6)
+    spec = Specification("study-5f", 7, 258, "update", 65537, names, 3, *digests, _constant(7, 64))
+    shares = SelfMaskShare(names[0], _constant(1, 33)), MaskSecretShare(names[1], _constant(2, 33))
     views = tuple(View(name, _constant(8 + index, 64)) for index, name in enumerate(names[:2]))
+    vector = bytes(range(1, 8))
     return {
         "Specification": spec,
         "Advert": adverts[0],
         "Adverts": Adverts(adverts),
         "Sharing": Sharing(envelopes),
         "Deliveries": Deliveries(envelopes),
-        "Confirmation": Confirmation("klinikum-süd", ("hospital-0",), _constant(17, signature)),
-        "Confirmation without complaints": Confirmation("klinikum-süd", (), _constant(18, signature)),
+        "Confirmation": Confirmation("klinikum-süd", ("hospital-0",), _constant(17, 64)),
+        "Confirmation without complaints": Confirmation("klinikum-süd", (), _constant(18, 64)),
         "SharingSet": SharingSet(names),
-        "Upload": Upload(
-            _constant(1, 32), _constant(2, 32), _constant(3, 64), memoryview(bytes(range(1, 8)))
-        ),
+        "Upload": Upload(_constant(1), _constant(2), _constant(3, 64), memoryview(vector)),
         "Survivors": Survivors(names),
         "View": views[0],
         "UnmaskRequest": UnmaskRequest(("病院",), views),
         "Shares": Shares(shares, _constant(9, 64)),
-        "Result": Result(spec.digest, names, _constant(10, 32), _constant(11, 64)),
+        "Result": Result(spec.digest, names, _constant(10), _constant(11, 64)),
         "FinalModel": FinalModel(
-            "study-5f", _constant(12, 32), 7, 65538, _constant(13, 32), _constant(14, 64), bytes(range(1, 8))
+            "study-5f", _constant(12), 7, 65538, _constant(13), _constant(14, 64), vector
         ),
         "Empty Survivors": Survivors(()),
     }
@@ -129,29 +100,20 @@ def message_vectors() -> Json:
     spec, adverts = examples["Specification"], examples["Adverts"]
     names = examples["Survivors"].survivors
     parts = view_parts(spec.digest, adverts.digest, names, names[:2])
+    bodies = {name: examples[name] for name in ("Specification", "Advert")}
+    bodies["Envelope"] = examples["Sharing"].envelopes[0]
+    bodies |= {name: examples[name] for name in ("Confirmation", "Shares", "Result", "FinalModel")}
+    digests = {
+        "specification": spec.digest,
+        "advertised_set": adverts.digest,
+        "sharing_set_of_survivors": names_digest(labels.SHARING_DIGEST, names),
+        "signed_by_a_view_without_the_third": digest(labels.SIGN_VIEW, *parts),
+    }
     return {
         "messages": [
-            {
-                "name": name,
-                "type": message.TYPE,
-                "fields": as_json(message),
-                "encoding": message.encode().hex(),
-            }
-            for name, message in examples.items()
+            {"name": name, "type": one.TYPE, "fields": as_json(one), "encoding": one.encode().hex()}
+            for name, one in examples.items()
         ],
-        "bodies": {
-            "Specification": spec.body().hex(),
-            "Advert": examples["Advert"].body().hex(),
-            "Envelope": examples["Sharing"].envelopes[0].body().hex(),
-            "Confirmation": examples["Confirmation"].body().hex(),
-            "Shares": examples["Shares"].body().hex(),
-            "Result": examples["Result"].body().hex(),
-            "FinalModel": examples["FinalModel"].body().hex(),
-        },
-        "digests": {
-            "specification": spec.digest.hex(),
-            "advertised_set": adverts.digest.hex(),
-            "sharing_set_of_survivors": names_digest(labels.SHARING_DIGEST, names).hex(),
-            "signed_by_a_view_without_the_third": digest(labels.SIGN_VIEW, *parts).hex(),
-        },
+        "bodies": {name: record.body().hex() for name, record in bodies.items()},
+        "digests": {name: value.hex() for name, value in digests.items()},
     }

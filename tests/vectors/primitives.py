@@ -62,10 +62,7 @@ def derivation_vectors() -> Json:
     shape = VectorShape((Run(20, 5), Run(64, 2)), pattern("layout digest"))
     context = masks.MaskContext(spec_digest, broadcast, shape)
     seed_lower, seed_higher = pattern("seed of the lower position"), pattern("seed of the higher position")
-    streams = {
-        "self": masks.self_mask(self_seed, 1),
-        "pair": masks.pair_mask(seed_lower, seed_higher, 1),
-    }
+    streams = {"self": masks.self_mask(self_seed, 1), "pair": masks.pair_mask(seed_lower, seed_higher, 1)}
     identities = [Identity.from_seed(name, pattern(f"identity {name}")) for name in ("b", "a", "ä")]
     aggregator = Identity.from_seed("aggregator", pattern("identity aggregator"))
     roster = Roster.of(aggregator, identities)
@@ -119,11 +116,7 @@ def derivation_vectors() -> Json:
 
 
 def _layouts() -> list[Layout]:
-    fields = (
-        Field("weight", (2, 3), 4.0, 20),
-        Field("loss", (), 1000.0, 64),
-        Field("bias", (3,), 0.1, 20),
-    )
+    fields = (Field("weight", (2, 3), 4.0, 20), Field("loss", (), 1000.0, 64), Field("bias", (3,), 0.1, 20))
     return [Layout(fields, 5), Layout(fields[::-1], 5), Layout(fields, 6)]
 
 
@@ -282,8 +275,8 @@ def lane_vectors() -> Json:
         values = [int.from_bytes(pattern(f"lane {at}", 8), "big") % (1 << bits) for at in range(count)]
         run = Run(bits, count)
         wire = bytearray(run.wire_bytes)
-        lanes.pack(np.array(values, dtype=run.dtype), run, wire)
-        assert [int(lane) for lane in lanes.unpack(wire, run)] == values
+        lanes.pack_into(np.array(values, dtype=run.dtype), run, wire)
+        assert [int(lane) for lane in lanes.unpack_chunk(wire, run, 0, run.count)] == values
         cases.append({"bits": bits, "lanes": values, "wire": wire.hex()})
     return {"cases": cases}
 

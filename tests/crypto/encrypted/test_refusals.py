@@ -50,30 +50,16 @@ def test_an_upload_of_any_other_length_is_refused(case, change):
         RunningSum(parameters).add("a", honest + change if change else honest[:-1])
 
 
-@pytest.mark.parametrize(
-    ("at", "reason"),
-    [
-        (0, "not a ciphertext frame"),
-        (5, "wrong kind"),
-        (6, "other encryption parameters"),
-        (41, "out of order"),
-        (HEADER_BYTES - 1, "wrong number of ciphertexts"),
-    ],
-)
-def test_a_header_that_differs_anywhere_is_refused_with_the_reason(case, at, reason):
+def test_a_header_that_differs_anywhere_is_refused_with_the_reason(case):
     parameters, _, honest = case
-    bad = bytearray(honest)
-    bad[at] ^= 3
-    with pytest.raises(MalformedMessage, match=reason):
-        RunningSum(parameters).add("a", bad)
-
-
-def test_every_byte_of_the_header_counts(case):
-    parameters, _, honest = case
+    reasons = {0: "not one of ciphertexts", 5: "wrong kind", 6: "other encryption parameters"}
+    reasons |= {38: "out of order", 42: "wrong number of ciphertexts"}
+    reason = ""
     for at in range(HEADER_BYTES):
+        reason = reasons.get(at, reason)
         bad = bytearray(honest)
-        bad[at] ^= 0x80
-        with pytest.raises(MalformedMessage):
+        bad[at] ^= 0x83
+        with pytest.raises(MalformedMessage, match=reason):
             RunningSum(parameters).add("a", bad)
 
 
@@ -163,10 +149,11 @@ def test_a_sum_with_missing_or_extra_frames_is_refused(case):
     total = RunningSum(parameters)
     total.add("a", honest)
     (frame,) = total.frames()
-    with pytest.raises(MalformedMessage, match="ends after 0 of 1"):
+    with pytest.raises(MalformedMessage, match="fewer frames"):
         cipher.decrypt(parameters, [])
-    with pytest.raises(MalformedMessage, match="more frames"):
-        cipher.decrypt(parameters, [frame, frame])
+    for second in (frame, frame[:HEADER_BYTES]):
+        with pytest.raises(MalformedMessage, match="more ciphertext frames than 1"):
+            cipher.decrypt(parameters, [frame, second])
 
 
 def test_words_that_are_no_encryption_under_the_key_are_reported_not_decoded(case):
@@ -230,14 +217,6 @@ def test_the_public_key_does_not_decrypt_even_when_relabelled():
 
 def _key_words(parameters) -> int:
     return sum(parameters.ring.size * modulus.bit_length() // 8 for modulus in parameters.ring.key_moduli)
-
-
-def test_a_new_key_pair_reads_nothing_of_the_old_one(case):
-    parameters, _, honest = case
-    renewed = generate_keys(parameters.ring)
-    assert renewed.secret_key != keys_of(parameters.ring).secret_key
-    with pytest.raises(RangeError):
-        SiteCipher(renewed).decrypt(parameters, _sum_of(parameters, honest))
 
 
 def _sum_of(parameters, honest):

@@ -66,6 +66,10 @@ class Scene:
         summed = Summed(self.spec, empty, **fields)  # type: ignore[arg-type]
         return resigned(self.consortium.aggregator, summed, **changes)
 
+    def forged(self, summed: Summed, **changes: Any) -> Summed:
+        """A sum that the aggregator changed and signed."""
+        return resigned(self.consortium.aggregator, summed, **changes)
+
     def take(self, summed: Summed, site: str | None = None, **changes: Any) -> list[list[int]]:
         """What a site does with a sum before it absorbs it."""
         consortium = self.consortium
@@ -142,7 +146,7 @@ def _combined(scene: Scene, one: Summed, other: Summed) -> Summed:
         words = (form.words(first, index)[0] + form.words(second, index)[0]) % np.uint64(modulus)
         frames.append(form.header(index) + pack_words(words.reshape(-1), RING.modulus_bits))
     tag = encode_tag(add_tags(modulus, decode_tag(one.tag, modulus), decode_tag(other.tag, modulus)))
-    return resigned(scene.consortium.aggregator, one, ciphertext=b"".join(frames), tag=tag)
+    return scene.forged(one, ciphertext=b"".join(frames), tag=tag)
 
 
 def test_uploads_for_another_specification_do_not_count(scene: Scene) -> None:
@@ -151,7 +155,7 @@ def test_uploads_for_another_specification_do_not_count(scene: Scene) -> None:
     foreign = other.sum_of(scene.names)
     scene.refused(foreign, Refusal.RESULT_MISMATCH)  # this site signed its upload for the first one
     # Under the first one's name: words and tags are of the second.
-    scene.refused(resigned(scene.consortium.aggregator, foreign, spec=scene.spec), Refusal.SUM_TAG)
+    scene.refused(scene.forged(foreign, spec=scene.spec), Refusal.SUM_TAG)
     # A site that took part in neither can tell, too.
     scene.refused(
         resigned(
@@ -168,18 +172,13 @@ def test_uploads_for_another_specification_do_not_count(scene: Scene) -> None:
 
 def test_any_bit_of_tag_nonces_or_words_that_is_flipped_is_noticed(scene: Scene) -> None:
     whole = scene.sum_of(scene.names)
-    aggregator = scene.consortium.aggregator
     for part, places in (("tag", range(0, 256, 17)), ("nonces", (0, 127, 128, 639))):
         for bit in places:
             changed = _flipped(getattr(whole, part), bit)
-            scene.refused(resigned(aggregator, whole, **{part: changed}), Refusal.SUM_TAG)
-    words_at = HEADER_BYTES
-    for at in (
-        words_at,
-        words_at + 8 * 100,
-    ):  # the lowest bits of the first words of a column: they stay reduced
+            scene.refused(scene.forged(whole, **{part: changed}), Refusal.SUM_TAG)
+    for at in (HEADER_BYTES, HEADER_BYTES + 8 * 100):  # lowest bits of words: they stay reduced
         changed = _flipped(whole.ciphertext, 8 * at)
-        scene.refused(resigned(aggregator, whole, ciphertext=changed), Refusal.SUM_TAG)
+        scene.refused(scene.forged(whole, ciphertext=changed), Refusal.SUM_TAG)
 
 
 def _flipped(data: bytes, bit: int) -> bytes:
@@ -192,7 +191,7 @@ def test_a_missing_or_additional_nonce_is_malformed(scene: Scene) -> None:
     whole = scene.sum_of(scene.names)
     for nonces in (whole.nonces[:-NONCE_BYTES], whole.nonces + bytes(NONCE_BYTES), whole.nonces[:-1]):
         with pytest.raises(MalformedMessage, match="nonce"):
-            scene.take(resigned(scene.consortium.aggregator, whole, nonces=nonces))
+            scene.take(scene.forged(whole, nonces=nonces))
 
 
 def test_too_few_survivors_are_refused_though_the_sum_is_theirs(scene: Scene) -> None:
@@ -249,7 +248,7 @@ def test_the_cohort_is_a_list_of_pinned_sites(
 ) -> None:
     whole = scene.sum_of(scene.names)
     spec = replace(whole.spec, cohort=cohort)
-    scene.refused(resigned(scene.consortium.aggregator, whole, spec=spec), refusal)
+    scene.refused(scene.forged(whole, spec=spec), refusal)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +261,7 @@ def test_the_cohort_is_a_list_of_pinned_sites(
 )
 def test_survivors_are_an_ordered_part_of_the_cohort(scene: Scene, survivors: tuple[str, ...]) -> None:
     whole = scene.sum_of(scene.names)
-    scene.refused(resigned(scene.consortium.aggregator, whole, survivors=survivors), Refusal.RESULT_MISMATCH)
+    scene.refused(scene.forged(whole, survivors=survivors), Refusal.RESULT_MISMATCH)
 
 
 def test_what_the_aggregator_did_not_sign_or_signed_for_another_roster_or_study(scene: Scene) -> None:
@@ -275,7 +274,7 @@ def test_what_the_aggregator_did_not_sign_or_signed_for_another_roster_or_study(
         ({"study": "another"}, Refusal.OTHER_EXCHANGE),
     ):
         spec = replace(whole.spec, **change)  # type: ignore[arg-type]
-        changed = resigned(scene.consortium.aggregator, whole, spec=spec)
+        changed = scene.forged(whole, spec=spec)
         scene.refused(changed, refusal)
         with pytest.raises(refusal.error, match=f"refusal {refusal.number}:"):
             check_signed(changed, scene.consortium.roster, "study")  # by itself, before any other rule
@@ -306,7 +305,7 @@ def test_the_aggregator_adds_what_sites_verify() -> None:
         server.tag,
         server.ciphertext(),
     )
-    assert scene.take(resigned(consortium.aggregator, summed)) == consortium.expected(scene.names)
+    assert scene.take(scene.forged(summed)) == consortium.expected(scene.names)
 
 
 def test_an_upload_whose_tag_is_not_reduced_is_not_added() -> None:

@@ -26,6 +26,7 @@ from secfed.crypto.encrypted.workers import SharedMemory, WorkerPool
 from secfed.crypto.lanes import Run
 from secfed.errors import MalformedMessage, RangeError, RoundAborted, WrongState
 from tests.crypto.encrypted_case import Lanes, keys_of, ring_sums, small, study_ring, summed, upload
+from tests.kill import failing
 
 RUNS = (Run(19, 400_000), Run(64, 2))
 
@@ -320,11 +321,8 @@ def test_shared_memory_goes_to_processes_being_started_only():
     ],
 )
 def test_memory_that_cannot_be_had_is_an_error_and_not_a_signal(monkeypatch, call, number, said):
-    def full(*_):
-        raise OSError(number, os.strerror(number))
-
     parameters, _ = small(RUNS, 8)  # before: making keys needs memory too
-    monkeypatch.setattr(encrypted_workers if call == "mmap" else encrypted_workers.os, call, full)
+    monkeypatch.setattr(encrypted_workers if call == "mmap" else encrypted_workers.os, call, failing(number))
     with pytest.raises(RoundAborted, match=said):
         next(WorkerPool(KeyPair(b"", b""), 2).map("encrypt", parameters, [b""]))
 

@@ -32,13 +32,7 @@ from secfed.crypto.messages import (
 )
 from secfed.crypto.record import Record
 from secfed.crypto.refusals import Refusal
-from secfed.errors import (
-    BadSignature,
-    InconsistentView,
-    MalformedMessage,
-    ProtocolError,
-    WrongState,
-)
+from secfed.errors import BadSignature, InconsistentView, MalformedMessage, ProtocolError, WrongState
 from tests.ring import as_integers
 from tests.simulator import STAGES, TINY, Attempt, Consortium
 
@@ -206,7 +200,7 @@ def _confirms_for_another(_: Attempt, reply: bytes) -> bytes:
 
 
 def _complains_of_itself(attempt: Attempt, reply: bytes) -> bytes:
-    adverts_digest = attempt.states[BAD][-1].adverts_digest  # type: ignore[attr-defined]
+    adverts_digest = attempt.states[BAD][-1].before.adverts_digest  # type: ignore[attr-defined]
     answer = replace(Confirmation.decode(reply), complaints=(BAD,))
     return _signed(attempt, answer, labels.SIGN_CONFIRMATION, adverts_digest)
 
@@ -262,6 +256,10 @@ def _share_missing(attempt: Attempt, reply: bytes) -> bytes:
     return _signed(attempt, unsigned, labels.SIGN_UNMASK)
 
 
+def _other_signature(_: Attempt, reply: bytes) -> bytes:
+    return reply[:-1] + bytes([reply[-1] ^ 1])
+
+
 @pytest.mark.parametrize(
     ("stage", "edit", "error"),
     [
@@ -280,12 +278,7 @@ def _share_missing(attempt: Attempt, reply: bytes) -> bytes:
         ("advertise", _one_key_twice, InconsistentView),
         ("confirm", _confirms_for_another, InconsistentView),
         ("confirm", _complains_of_itself, InconsistentView),
-        ("confirm", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("advertise", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("share", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("mask", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("consistency", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
-        ("unmask", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
+        *((stage, _other_signature, BadSignature) for stage in STAGES if stage != "result"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -27,7 +27,6 @@ SPEC, ADVERTS = b"\1" * 32, b"\2" * 32
 class Case:
     """What a hundred sites dealt, and what each of them holds."""
 
-    roster: Roster
     seeds: dict[str, bytes]
     dealt: Dealt
     held: dict[str, dict[str, bytes]]  # holder -> dealer -> share
@@ -52,7 +51,7 @@ def case() -> Case:
             context = envelope_context(SPEC, ADVERTS, dealer, holder)
             stated = share_digest(labels.SELF_MASK_SHARE, context, share)
             envelopes[dealer][holder] = Envelope(dealer, holder, b"", b"", bytes(32), stated)
-    return Case(roster, seeds, Dealt(SPEC, adverts, ADVERTS, envelopes), held)
+    return Case(seeds, Dealt(roster, SPEC, adverts, ADVERTS, envelopes), held)
 
 
 def _shares(held: dict[str, bytes], **changed: bytes) -> list[SelfMaskShare]:
@@ -82,7 +81,7 @@ def test_a_third_of_a_hundred_sites_lies_evenly_spread(monkeypatch: pytest.Monke
         return rebuilt(shares, threshold)
 
     monkeypatch.setattr(shamir, "combine", combine)
-    streams = unmasking_streams(found.dealt, NAMES, (), answers, threshold=THRESHOLD, roster=found.roster)
+    streams = unmasking_streams(found.dealt, NAMES, (), answers, threshold=THRESHOLD)
     assert [stream.secret for stream in streams] == list(found.seeds.values())
     assert interpolations == [THRESHOLD] * SITES
 
@@ -115,9 +114,7 @@ def test_a_mask_secret_that_its_owner_shared_wrongly_is_its_owners_fault() -> No
     dropped, survivor = NAMES[:2]
     answers = {name: found.held[name] for name in NAMES[1 : THRESHOLD + 1]}
     with pytest.raises(RoundAborted, match=f"site '{dropped}' dealt or returned shares"):
-        unmasking_streams(
-            found.dealt, (survivor,), (dropped,), answers, threshold=THRESHOLD, roster=found.roster
-        )
+        unmasking_streams(found.dealt, (survivor,), (dropped,), answers, threshold=THRESHOLD)
 
 
 def test_a_false_share_of_ones_own_seed_is_not_needed_while_others_answer() -> None:
@@ -127,11 +124,11 @@ def test_a_false_share_of_ones_own_seed_is_not_needed_while_others_answer() -> N
     answers = {name: found.held[name] for name in NAMES[: THRESHOLD + 1]}
     answers[liar] = {**answers[liar], liar: bytes(33)}
     check_shares(liar, _shares(answers[liar]), NAMES, found.dealt)
-    streams = unmasking_streams(found.dealt, (liar,), (), answers, threshold=THRESHOLD, roster=found.roster)
+    streams = unmasking_streams(found.dealt, (liar,), (), answers, threshold=THRESHOLD)
     assert streams[0].secret == found.seeds[liar]
     fewer = {name: answers[name] for name in NAMES[:THRESHOLD]}
     with pytest.raises(RoundAborted, match=f"site '{liar}' dealt or returned shares"):
-        unmasking_streams(found.dealt, (liar,), (), fewer, threshold=THRESHOLD, roster=found.roster)
+        unmasking_streams(found.dealt, (liar,), (), fewer, threshold=THRESHOLD)
 
 
 def test_the_digest_of_a_share_is_bound_to_its_kind_attempt_dealer_and_holder() -> None:

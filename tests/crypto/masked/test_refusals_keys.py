@@ -36,6 +36,16 @@ def signed(attempt: Attempt, advert: Advert, signer: str) -> Advert:
     )
 
 
+def replaced(attempt: Attempt, at: int, signer: str, **changes: bytes) -> bytes:
+    """The adverts, of which one says something else under a signature by whoever colludes."""
+
+    def edit(adverts: list[Advert]) -> list[Advert]:
+        adverts[at] = signed(attempt, replace(adverts[at], **changes), signer)
+        return adverts
+
+    return relay(attempt, edit)
+
+
 def own_key() -> bytes:
     """A key whose private half the server holds."""
     return FRESH.seal_key().public_bytes
@@ -52,11 +62,7 @@ def test_a_substituted_key(part: str) -> None:
 
 def test_a_substituted_key_signed_by_a_colluder() -> None:
     attempt = Consortium().attempt().run(until="share")
-
-    def edit(adverts: list[Advert]) -> list[Advert]:
-        return [adverts[0], signed(attempt, replace(adverts[1], mask_key=own_key()), COLLUDER), *adverts[2:]]
-
-    attempt.refused(VICTIM, relay(attempt, edit), Refusal.ADVERT_SIGNATURE)
+    attempt.refused(VICTIM, replaced(attempt, 1, COLLUDER, mask_key=own_key()), Refusal.ADVERT_SIGNATURE)
 
 
 @pytest.mark.parametrize("change", [{"round": 1, "attempt": 1}, {"round": 2}], ids=["attempt", "round"])
@@ -120,6 +126,7 @@ def test_keys_out_of_order_or_repeated(edit: AdvertsEdit) -> None:
 
 
 @provokes(Refusal.DUPLICATE_KEY)
+@pytest.mark.parametrize("copied", [0, 1], ids=["the victim's", "a peer's"])
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [
@@ -129,28 +136,20 @@ def test_keys_out_of_order_or_repeated(edit: AdvertsEdit) -> None:
         ("commitment", "commitment"),
     ],
 )
-@pytest.mark.parametrize("copied", [0, 1], ids=["the victim's", "a peer's"])
 def test_a_colluder_advertises_a_copy_of_an_honest_key(mine: str, theirs: str, copied: int) -> None:
     """Sharing with oneself under another name would give the server a second share of a secret."""
-    attempt = Consortium().attempt().run(until="share")
-
-    def edit(adverts: list[Advert]) -> list[Advert]:
-        copy = replace(adverts[2], **{mine: getattr(adverts[copied], theirs)})
-        return [*adverts[:2], signed(attempt, copy, COLLUDER), *adverts[3:]]
-
-    error = attempt.refused(VICTIM, relay(attempt, edit), Refusal.DUPLICATE_KEY)
-    assert f"by {attempt.consortium.names[copied]} and by {COLLUDER}" in error.message
+    _copies(mine, theirs, copied)
 
 
 def test_a_key_advertised_for_both_purposes() -> None:
+    _copies("seal_key", "mask_key", 2)  # its own
+
+
+def _copies(mine: str, theirs: str, copied: int) -> None:
     attempt = Consortium().attempt().run(until="share")
-
-    def edit(adverts: list[Advert]) -> list[Advert]:
-        copy = replace(adverts[2], seal_key=adverts[2].mask_key)
-        return [*adverts[:2], signed(attempt, copy, COLLUDER), *adverts[3:]]
-
-    error = attempt.refused(VICTIM, relay(attempt, edit), Refusal.DUPLICATE_KEY)
-    assert f"by {COLLUDER} and by {COLLUDER}" in error.message
+    value = getattr(Adverts.decode(attempt.requests[VICTIM]).adverts[copied], theirs)
+    error = attempt.refused(VICTIM, replaced(attempt, 2, COLLUDER, **{mine: value}), Refusal.DUPLICATE_KEY)
+    assert f"by {attempt.consortium.names[copied]} and by {COLLUDER}" in error.message
 
 
 @provokes(Refusal.OWN_ADVERT)
@@ -162,11 +161,7 @@ def test_the_sites_own_keys_are_left_out() -> None:
 @pytest.mark.parametrize("part", ["mask_key", "seal_key"])
 def test_the_sites_own_keys_are_altered_with_a_stolen_identity(part: str) -> None:
     attempt = Consortium().attempt().run(until="share")
-
-    def edit(adverts: list[Advert]) -> list[Advert]:
-        return [signed(attempt, replace(adverts[0], **{part: own_key()}), VICTIM), *adverts[1:]]
-
-    attempt.refused(VICTIM, relay(attempt, edit), Refusal.OWN_ADVERT)
+    attempt.refused(VICTIM, replaced(attempt, 0, VICTIM, **{part: own_key()}), Refusal.OWN_ADVERT)
 
 
 @provokes(Refusal.TOO_FEW_ADVERTS)
@@ -182,7 +177,7 @@ def _resigned(attempt: Attempt, envelope: Envelope, signer: str, adverts_digest:
 
 
 def _adverts_digest(attempt: Attempt) -> bytes:
-    return attempt.states[VICTIM][-1].adverts_digest  # type: ignore[attr-defined,no-any-return]
+    return attempt.server._state.dealt.adverts_digest  # type: ignore[attr-defined,no-any-return]
 
 
 @provokes(Refusal.ENVELOPE_SIGNATURE)
@@ -284,28 +279,23 @@ def test_a_colluders_envelope_that_does_not_hold_what_it_states(case: str) -> No
 
     def edit(envelopes: list[Envelope]) -> list[Envelope]:
         at = next(index for index, e in enumerate(envelopes) if e.sender == COLLUDER)
-        bad = {
-            "garbage seed": replace(envelopes[at], sealed_seed=bytes(len(envelopes[at].sealed_seed))),
-            "garbage shares": replace(envelopes[at], sealed_shares=bytes(len(envelopes[at].sealed_shares))),
-            "swapped": replace(
-                envelopes[at],
-                sealed_seed=envelopes[at].sealed_shares[: len(envelopes[at].sealed_seed)],
-            ),
-            "sealed for a peer": replace(envelopes[at], sealed_shares=to_peer.sealed_shares),
-            "one share": replace(envelopes[at], sealed_shares=shares),
-            "another share of the mask secret": replace(
-                envelopes[at], mask_secret_share_digest=envelopes[at].self_mask_share_digest
-            ),
-            "another share of the self mask": replace(
-                envelopes[at], self_mask_share_digest=to_peer.self_mask_share_digest
-            ),
+        good = envelopes[at]
+        change = {
+            "garbage seed": {"sealed_seed": bytes(len(good.sealed_seed))},
+            "garbage shares": {"sealed_shares": bytes(len(good.sealed_shares))},
+            "swapped": {"sealed_seed": good.sealed_shares[: len(good.sealed_seed)]},
+            "sealed for a peer": {"sealed_shares": to_peer.sealed_shares},
+            "one share": {"sealed_shares": shares},
+            "another share of the mask secret": {"mask_secret_share_digest": good.self_mask_share_digest},
+            "another share of the self mask": {"self_mask_share_digest": to_peer.self_mask_share_digest},
         }[case]
+        bad = replace(good, **change)
         return [*envelopes[:at], _resigned(attempt, bad, COLLUDER, digest), *envelopes[at + 1 :]]
 
     answer = Confirmation.decode(attempt.deliver(VICTIM, relay_envelopes(attempt, edit)))
     assert answer.complaints == (COLLUDER,)
     state = attempt.sites[VICTIM].state
-    assert {item.name for item in fields(state)} == {"accused", "accepts"}  # no secret is left
+    assert {item.name for item in fields(state)} == {"accused"}  # no secret is left
     error = attempt.refused(VICTIM, SharingSet(consortium.names).encode(), Refusal.ENVELOPE_SEALED)
     assert COLLUDER in error.message
     assert not consortium.journals[VICTIM].left

@@ -7,11 +7,10 @@ from functools import cache
 
 import pytest
 
-from secfed.crypto.masked import client, state, unmask, upload
+from secfed.crypto.masked import client, states
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
-from secfed.crypto.masked.state import ClientState, Closed
-from secfed.crypto.masked.upload import Complained
+from secfed.crypto.masked.states import ClientState, Closed, Complained
 from secfed.crypto.messages import ALL, FinalModel
 from secfed.errors import MalformedMessage, ProtocolError, SecfedError, WrongState
 from tests.journals import NoMemory
@@ -128,5 +127,5 @@ def test_the_tables_are_complete() -> None:
 
 def _site_states() -> list[str]:
     """Every class of a site's modules that has the shape of a state."""
-    kinds = [kind for module in (client, state, unmask, upload) for kind in vars(module).values()]
+    kinds = [kind for module in (client, states) for kind in vars(module).values()]
     return [kind.__name__ for kind in kinds if "accepts" in getattr(kind, "__dataclass_fields__", {})]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import signal
 import subprocess
 import sys
 import threading
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,22 +23,14 @@ from secfed.records.chain_file import ChainFile
 from tests.dp import ledger_child
 from tests.dp.ledger_child import EVENT
 from tests.dp.wards import ADD, audit, book, kinds, read, spend
+from tests.kill import at_once, failing, killed_after, kills_itself
 
 # Python 3.12 and later warn about every fork of a process that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 def crash_here(path: Path, point: str, torn_bytes: int = 0) -> None:
-    """The same kill as in a child process, in a fork: the disk's state is the same, starting is cheap."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            ledger_child.main(path, "crash", point, str(torn_bytes))
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status)
-    assert os.WTERMSIG(status) == signal.SIGKILL
+    kills_itself(lambda: ledger_child.main(path, "crash", point, str(torn_bytes)))
 
 
 def check_after_crash(path: Path, paid: int, *, torn: bool) -> None:
@@ -88,20 +79,8 @@ def random_kills(path: Path, count: int, seed: int) -> None:
     rng = random.Random(seed)
     told: list[str] = []
     for attempt in range(count):
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.dup2(writing, 1)
-                ledger_child.main(path, "spend", "50", f"study-{attempt}")
-            finally:
-                os._exit(0)
-        os.close(writing)
-        time.sleep(rng.uniform(0.0, 0.05))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        with os.fdopen(reading, "rb") as pipe:
-            told += pipe.read().decode().splitlines()
+        pay = partial(ledger_child.main, path, "spend", "50", f"study-{attempt}")
+        told += killed_after(rng.uniform(0.0, 0.05), pay).splitlines()
         ledger_child.ledger(path)  # repairs, or the reading below fails
         entries = read(path)
         paid = [f"{one.body['study']} {one.body['round']}" for one in entries if one.kind == SPENT]
@@ -166,11 +145,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, room_bytes: int) 
 def test_a_failing_fsync_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = book(tmp_path / "ledger")
     before = (tmp_path / "ledger").read_bytes()
-
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(chain_file.os, "fsync", fail)
+    monkeypatch.setattr(chain_file.os, "fsync", failing(errno.EIO))
     with pytest.raises(TranscriptError, match="Input/output error"):
         spend(ledger)
     monkeypatch.undo()
@@ -186,18 +161,7 @@ def test_concurrent_studies_share_one_budget_exactly(tmp_path: Path) -> None:
     """Three processes spend at once; together they get what one would have got."""
     path = tmp_path / "ledger"
     ledger_child.ledger(path)
-    pids = []
-    for study in ("a", "b", "c"):
-        pid = os.fork()
-        if pid == 0:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            try:
-                ledger_child.main(path, "spend", "15", study)
-            finally:
-                os._exit(0)
-        pids.append(pid)
-    for pid in pids:
-        os.waitpid(pid, 0)
+    at_once([partial(ledger_child.main, path, "spend", "15", study) for study in ("a", "b", "c")])
     found = spent_of(read(path))
     assert len(found) == 45
     audit(read(path)[:6], Rdp())

@@ -14,10 +14,10 @@ from secfed.dp.ledger.heads import Recorded, read_recorded, recorded_in
 from secfed.dp.ledger.ledger import SPENT, Ledger
 from secfed.errors import TranscriptError
 from secfed.records.transcript import FOLLOWED, RELEASED, SUMMED, Transcript
-from secfed.records.transcript import verify as verify_transcript
 from secfed.runs.run_folder import TRANSCRIPT_FILE
 from tests.dp.ledger_child import IDENTITY
 from tests.dp.wards import Clock, book, kinds, spend
+from tests.secfed.chain_case import verify as verify_transcript
 
 BUDGET = Budget(8.0, 1e-5)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from secfed.records.decision_log import DECISIONS
 from secfed.records.decision_state import RECOVERED, REFUSED, DecisionState
 from secfed.records.hash_chain import BrokenChain, ChainType, Entry, verify_chain
 from secfed.records.transcript import TRANSCRIPT
+from tests.kill import at_once, failing, killed_after, kills_itself
 from tests.secfed import decision_case
 from tests.secfed.decision_case import IDENTITY, NOW_S, kinds, log, read, refuse
 
@@ -29,15 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 def crash_here(path: Path, point: str, torn_bytes: int = 0) -> None:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            decision_case.main(path, "crash", point, str(torn_bytes))
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status)
-    assert os.WTERMSIG(status) == signal.SIGKILL
+    kills_itself(lambda: decision_case.main(path, "crash", point, str(torn_bytes)))
 
 
 def names(path: Path) -> list[str]:
@@ -94,20 +86,8 @@ def test_kill_minus_nine_at_random_moments(tmp_path: Path) -> None:
     """What a process said to have written is in the log for ever."""
     path, rng, told = tmp_path / "log", random.Random(1), []
     for attempt in range(8):
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.dup2(writing, 1)
-                decision_case.main(path, "write", "12", f"study{attempt}")  # a day has room for 100
-            finally:
-                os._exit(0)
-        os.close(writing)
-        time.sleep(rng.uniform(0.0, 0.05))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        with os.fdopen(reading, "rb") as pipe:
-            told += pipe.read().decode().split()
+        write = partial(decision_case.main, path, "write", "12", f"study{attempt}")  # a day has room for 100
+        told += killed_after(rng.uniform(0.0, 0.05), write).split()
         log(path).state()  # repairs, or the reading below fails
         found = names(path)
         assert set(told) <= set(found)
@@ -115,19 +95,9 @@ def test_kill_minus_nine_at_random_moments(tmp_path: Path) -> None:
 
 
 def test_two_processes_at_once_write_one_log(tmp_path: Path) -> None:
-    path, pids = tmp_path / "log", []
+    path = tmp_path / "log"
     log(path).state()
-    for study in ("a", "b"):
-        pid = os.fork()
-        if pid == 0:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            try:
-                decision_case.main(path, "write", "20", study)
-            finally:
-                os._exit(0)
-        pids.append(pid)
-    for pid in pids:
-        os.waitpid(pid, 0)
+    at_once([partial(decision_case.main, path, "write", "20", study) for study in ("a", "b")])
     assert sorted(names(path)) == sorted(f"{study}-{number}" for study in "ab" for number in range(20))
 
 
@@ -141,28 +111,18 @@ def test_two_that_see_the_same_write_it_once(tmp_path: Path) -> None:
     assert names(path) == ["heart"]
 
 
-def flipped(data: bytes) -> bytes:
-    lines = data.splitlines(keepends=True)
-    return b"".join([lines[0], lines[1].replace(b'"heart"', b'"heard"'), *lines[2:]])
-
-
-def swapped(data: bytes) -> bytes:
-    lines = data.splitlines(keepends=True)
-    return b"".join([lines[0], lines[2], lines[1], *lines[3:]])
-
-
-def left_out(data: bytes) -> bytes:
-    lines = data.splitlines(keepends=True)
-    return b"".join([lines[0], *lines[2:]])
-
-
-def replayed(data: bytes) -> bytes:
-    return data + data.splitlines(keepends=True)[1]
+def edited(edit: Callable[[list[bytes]], list[bytes]], data: bytes) -> bytes:
+    return b"".join(edit(data.splitlines(keepends=True)))
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
-    [(flipped, 2), (swapped, 2), (left_out, 2), (replayed, 5)],
+    [
+        (lambda data: data.replace(b'"heart"', b'"heard"'), 2),
+        (partial(edited, lambda lines: [lines[0], lines[2], lines[1], *lines[3:]]), 2),
+        (partial(edited, lambda lines: [lines[0], *lines[2:]]), 2),
+        (partial(edited, lambda lines: [*lines, lines[1]]), 5),
+    ],
     ids=["flipped", "swapped", "left-out", "replayed"],
 )
 def test_a_changed_log_is_refused_and_named(
@@ -208,11 +168,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path: Path, monkeypatch: 
     made = log(path)
     refuse(made, "heart")
     before = path.read_bytes()
-
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(chain_file.os, "fsync", fail)
+    monkeypatch.setattr(chain_file.os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(TranscriptError, match="No space left") as caught:
         refuse(made, "lung")
     assert "free space" in caught.value.remedy
@@ -229,11 +185,7 @@ def test_a_disk_that_cannot_even_repair_a_torn_line_says_so(
     refuse(log(path), "heart")
     with path.open("ab") as stream:
         stream.write(b'{"body":{"di')
-
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(chain_file.os, "fsync", fail)
+    monkeypatch.setattr(chain_file.os, "fsync", failing(errno.EIO))
     with pytest.raises(TranscriptError, match="cannot be repaired: Input/output error"):
         refuse(log(path), "lung")
 

@@ -22,8 +22,9 @@ from secfed.errors import BadSignature, TranscriptError
 from secfed.records import chain_file
 from secfed.records.chain_file import is_torn_entry, verify_file
 from secfed.records.hash_chain import BrokenChain
-from secfed.records.transcript import RECOVERED, SUMMED, TRANSCRIPT, SumRecord, Transcript, verify
-from tests.secfed.chain_case import DATA, LINES, OTHER, OWNER, ROSTER_DIGEST, transcript
+from secfed.records.transcript import RECOVERED, SUMMED, TRANSCRIPT, SumRecord, Transcript
+from tests.kill import failing
+from tests.secfed.chain_case import DATA, LINES, OTHER, OWNER, ROSTER_DIGEST, transcript, verify
 
 
 class TestFile:
@@ -163,11 +164,7 @@ class TestFile:
             written.append("note", {"n": 1})
             before = path.read_bytes()
             with monkeypatch.context() as patch:
-
-                def full(_: int) -> None:
-                    raise OSError(errno.ENOSPC, "no space")
-
-                patch.setattr(chain_file.os, "fsync", full)
+                patch.setattr(chain_file.os, "fsync", failing(errno.ENOSPC))
                 with pytest.raises(TranscriptError, match="No space left") as caught:
                     written.append("note", {"n": 2})
                 assert "free space" in caught.value.remedy
@@ -185,10 +182,7 @@ class TestFile:
 
     @pytest.mark.parametrize(
         ("changes", "what"),
-        [
-            ({"study": "another"}, "another study"),
-            ({"roster_digest": bytes(32)}, "another roster digest"),
-        ],
+        [({"study": "another"}, "another study"), ({"roster_digest": bytes(32)}, "another roster digest")],
     )
     def test_a_file_of_another_study_or_roster_is_not_continued(
         self, tmp_path: Path, changes: dict[str, Any], what: str
@@ -254,8 +248,7 @@ class TestSumRecord:
             summed().check_signature(OTHER.public_bytes)
 
     @pytest.mark.parametrize(
-        "changed",
-        [{"survivors": ("a", "b")}, {"totals_digest": bytes(32)}, {"spec_digest": bytes(32)}],
+        "changed", [{"survivors": ("a", "b")}, {"totals_digest": bytes(32)}, {"spec_digest": bytes(32)}]
     )
     def test_a_changed_result_has_no_valid_signature(self, changed: dict[str, Any]) -> None:
         with pytest.raises(BadSignature):

@@ -12,10 +12,11 @@ import torch
 
 from secfed.crypto.identity import Identity
 from secfed.errors import ConfigError, TranscriptError
-from secfed.records.transcript import ABORTED, SUMMED, Transcript, verify
+from secfed.records.transcript import ABORTED, SUMMED, Transcript
 from secfed.server.checkpoints import CHECKPOINT, Checkpoint, KeptRun, ReplayedLog
 from secfed.server.coordinator import Position
 from secfed.storage import failpoints
+from tests.secfed.chain_case import verify
 from tests.secfed.checkpoint_case import Crash, answers
 
 

@@ -11,8 +11,7 @@ import pytest
 from secfed.audit.transcript_check import verify_run
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
-from secfed.crypto.masked.state import ClientState
-from secfed.crypto.masked.unmask import AwaitUnmask
+from secfed.crypto.masked.states import AwaitUnmask, ClientState
 from secfed.crypto.messages import Message, Shares
 from secfed.records.roster_file import read_roster
 from tests.secfed.server.test_aborted_rounds import run, study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -15,6 +16,7 @@ from secfed.errors import ConfigError, DiskFull
 from secfed.records.roster_file import read_roster, write_roster
 from secfed.storage import private_files
 from secfed.storage.atomic import hidden_beside, write_atomic, write_durably
+from tests.kill import failing, kills_itself
 
 ROSTERS = [
     Roster.of(Identity.from_seed("aggregator", bytes(32)), [Identity.from_seed(name, bytes([7]) * 32)])
@@ -28,10 +30,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
 
 
 def test_parts_are_one_file_of_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
@@ -56,12 +55,12 @@ def test_what_an_earlier_write_left_behind_does_not_matter(tmp_path: Path) -> No
 def test_processes_that_are_killed_while_they_write_leave_nothing_once_a_write_succeeds(
     tmp_path: Path,
 ) -> None:
+    def half_of_it() -> None:
+        os.fsync = lambda _descriptor: os.kill(os.getpid(), signal.SIGKILL)
+        write_durably(tmp_path / "model", b"half of it")
+
     for _ in range(2):
-        child = os.fork()
-        if child == 0:
-            os.fsync = lambda _descriptor: os.kill(os.getpid(), signal.SIGKILL)
-            write_durably(tmp_path / "model", b"half of it")
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        kills_itself(half_of_it)
     write_durably(tmp_path / "model", b"all of it")
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("model", b"all of it")]
 

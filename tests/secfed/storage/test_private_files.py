@@ -20,6 +20,7 @@ from secfed.deploy.enrolment.rosters import pin, read_pinned
 from secfed.errors import ConfigError, RosterError
 from secfed.storage import private_files
 from secfed.storage.atomic import write_durably
+from tests.kill import failing
 
 
 def mode(path: Path) -> int:
@@ -34,11 +35,8 @@ def test_a_created_file_is_for_its_owner_only_whatever_the_umask(tmp_path: Path)
         private_files.make_private_folder(tmp_path / "folder")
     finally:
         os.umask(old)
-    assert (mode(tmp_path / "secret"), mode(tmp_path / "other"), mode(tmp_path / "folder")) == (
-        0o600,
-        0o600,
-        0o700,
-    )
+    modes = [mode(tmp_path / name) for name in ("secret", "other", "folder")]
+    assert modes == [0o600, 0o600, 0o700]
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 74), (errno.EDQUOT, 74), (errno.EACCES, 2)])
@@ -51,11 +49,7 @@ def test_a_full_disk_is_no_wrong_file(
     write: Callable[[Path, bytes], None],
 ) -> None:
     """systemd starts what ends with 2 never again, and what ends with 74 after a while."""
-
-    def refused(_descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "fsync", refused)
+    monkeypatch.setattr(os, "fsync", failing(number))
     with pytest.raises(ConfigError, match=f"file: {os.strerror(number)}") as caught:
         write(tmp_path / "file", b"x")
     assert caught.value.exit_code == code
@@ -75,21 +69,6 @@ def test_create_does_not_follow_a_planted_link(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         private_files.create(tmp_path / "key", b"secret")
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    private_files.replace(tmp_path / "list", b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "no space")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ConfigError, match="No space left"):
-        private_files.replace(tmp_path / "list", b"new")
-    assert (tmp_path / "list").read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["list"]
 
 
 def test_content_is_on_the_disk_before_the_name_is_given(
@@ -114,16 +93,13 @@ def test_a_file_that_others_can_reach_is_refused(tmp_path: Path, bits: int) -> N
     private_files.check_private(path)
 
 
-def test_a_folder_with_something_in_it_is_not_taken(tmp_path: Path) -> None:
-    (tmp_path / "x").touch()
-    with pytest.raises(ConfigError, match="not empty"):
-        private_files.make_private_folder(tmp_path)
-
-
-def test_an_empty_folder_is_made_private(tmp_path: Path) -> None:
+def test_an_empty_folder_is_made_private_and_any_other_is_not_taken(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     private_files.make_private_folder(tmp_path)
     assert mode(tmp_path) == 0o700
+    (tmp_path / "x").touch()
+    with pytest.raises(ConfigError, match="not empty"):
+        private_files.make_private_folder(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -186,23 +186,10 @@ def test_rounding_is_unbiased_over_independent_streams() -> None:
 
 
 @given(st.integers(1, 30))
-def test_the_integers_do_not_depend_on_the_chunk_size(chunk: int) -> None:
+def test_the_integers_do_not_depend_on_chunks_precision_or_the_order_of_names(chunk: int) -> None:
     summands = _summands(1)
-    for one, other in zip(_encode(LAYOUT, summands), _encode(LAYOUT, summands, chunk=chunk), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_float32_and_float64_summands_of_equal_value_give_equal_integers() -> None:
-    single = _summands(2)
-    double = {name: tensor.double() for name, tensor in single.items()}
-    for one, other in zip(_encode(LAYOUT, single), _encode(LAYOUT, double), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_fields_are_found_by_name_not_by_order() -> None:
-    summands = _summands(3)
-    backwards = dict(reversed(list(summands.items())))
-    for one, other in zip(_encode(LAYOUT, summands), _encode(LAYOUT, backwards), strict=True):
+    double = {name: tensor.double() for name, tensor in reversed(summands.items())}
+    for one, other in zip(_encode(LAYOUT, summands), _encode(LAYOUT, double, chunk=chunk), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -218,18 +205,7 @@ def test_clipped_elements_are_counted_over_all_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        3,
-        3.0,
-        True + 2,
-        np.float32(3),
-        np.float64(3),
-        torch.tensor(3.0),
-        torch.tensor(3),
-        torch.tensor(3.0).double(),
-    ],
-    ids=repr,
+    "value", [3, 3.0, np.float32(3), np.float64(3), torch.tensor(3.0), torch.tensor(3)], ids=repr
 )
 def test_a_scalar_field_takes_numbers_and_scalar_tensors(value: Any) -> None:
     layout = Layout((Field("n", (), 8.0, 64),), sites=2)

@@ -1,0 +1,303 @@
+"""The states of a site's masked session from the peers' envelopes to the signed result.
+
+    AwaitDeliveries -> AwaitSharingSet -> AwaitSurvivors -> AwaitUnmask -> AwaitResult -> Finished
+            |
+            +-> Complained
+
+An envelope that is signed but not good can be its sender's doing only. The site says so *before* anything
+that is masked leaves any site, so that the server can do without one of the two and no update is spent.
+The answer depends on the envelopes alone, never on the update.
+
+After the masked vector has left, no state holds the site's mask secret or its self-mask seed: only shares of
+the peers' secrets, and the site's own share of its self-mask seed. Shares leave once, for one survivor set
+that this site has signed and enough survivors have confirmed, and for each peer it is the one share or the
+other.
+
+The rules, each with its number in ``refusals.py``, are checked in the order in which they are written here.
+
+Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from secfed.crypto import labels, sealing, shamir
+from secfed.crypto.attempt import AttemptId, SiteContribution
+from secfed.crypto.codec import Buffer, Reader
+from secfed.crypto.identity import Roster, verify
+from secfed.crypto.masked import masks
+from secfed.crypto.masked.key_derivation import (
+    envelope_context,
+    mask_key,
+    outgoing_seed,
+    pair_stream,
+    share_digest,
+)
+from secfed.crypto.message_base import signed
+from secfed.crypto.messages import (
+    Confirmation,
+    Deliveries,
+    Envelope,
+    MaskSecretShare,
+    Message,
+    PeerShare,
+    Result,
+    SelfMaskShare,
+    Shares,
+    SharingSet,
+    Specification,
+    Survivors,
+    UnmaskRequest,
+    Upload,
+    View,
+    names_digest,
+    view_parts,
+)
+from secfed.crypto.refusals import Refusal
+from secfed.crypto.specification import check_contributors, ordered_subset, verified
+from secfed.errors import BadSignature, MalformedMessage
+
+
+class ClientState(Protocol):
+    """One state: the type it accepts, and what it does with it."""
+
+    @property
+    def accepts(self) -> type[Message] | None:
+        """The only message type this state takes."""
+        ...
+
+    def handle(self, message: Any, /) -> tuple[ClientState, Buffer]:
+        """Check a message of that type; the next state and the reply."""
+        ...
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What a site draws for one attempt and never uses in another."""
+
+    mask_secret: bytes = field(repr=False)
+    self_seed: bytes = field(repr=False)
+    seal_key: sealing.SealKey = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A refusal ended the attempt; its secrets are no longer in memory."""
+
+    accepts: ClassVar[type[Message] | None] = None
+
+    def handle(self, message: Message, /) -> tuple[ClientState, Buffer]:  # noqa: ARG002
+        """Nothing is accepted any more."""
+        raise Refusal.OUT_OF_ORDER.refuse()
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What one envelope held: the sender's pair seed and shares of both its secrets."""
+
+    seed: bytes = field(repr=False)
+    shares: tuple[bytes, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AwaitDeliveries:
+    """Own envelopes are out; the peers' are expected."""
+
+    own: SiteContribution
+    spec: Specification
+    secrets: Secrets = field(repr=False)
+    advertised: tuple[str, ...]
+    adverts_digest: bytes
+    own_share: SelfMaskShare = field(repr=False)
+    accepts: ClassVar = Deliveries
+
+    def handle(self, delivered: Deliveries) -> tuple[ClientState, Buffer]:
+        """Message 3 (relayed) -> a confirmation, or a complaint."""
+        own, spec, me = self.own, self.spec, self.own.site
+        senders = tuple(envelope.sender for envelope in delivered.envelopes)
+        peers = tuple(name for name in self.advertised if name != me)
+        addressed = all(envelope.recipient == me for envelope in delivered.envelopes)
+        if not addressed or not ordered_subset(senders, peers):
+            raise Refusal.ENVELOPE_STRAY.refuse()
+        context = spec.digest, self.adverts_digest
+        for envelope in delivered.envelopes:
+            public, refusal = own.roster.public(envelope.sender), Refusal.ENVELOPE_SIGNATURE
+            parts = labels.SIGN_ENVELOPE, *context
+            verified(envelope, public, *parts, who=envelope.sender, refusal=refusal)
+        if len(senders) + 1 < spec.threshold:
+            raise Refusal.TOO_FEW_SHARING.refuse(f"{len(senders) + 1} of {spec.threshold}")
+        key = mask_key(self.secrets.mask_secret)
+        found = {envelope.sender: self._open(envelope, key) for envelope in delivered.envelopes}
+        good = {sender: opened for sender, opened in found.items() if opened is not None}
+        confirmation = Confirmation(me, tuple(name for name in senders if name not in good))
+        reply = signed(confirmation, own.identity, labels.SIGN_CONFIRMATION, *context).encode()
+        if confirmation.complaints:
+            return Complained(confirmation.complaints), reply
+        return AwaitSharingSet(self, good), reply
+
+    def _open(self, envelope: Envelope, key: sealing.SealKey) -> _Opened | None:
+        """What an envelope holds; None if it does not hold what it should."""
+        context = envelope_context(self.spec.digest, self.adverts_digest, envelope.sender, self.own.site)
+        try:
+            seed = key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context)
+            reader = Reader(self.secrets.seal_key.open(envelope.sealed_shares, labels.SEAL_SHARES, *context))
+            of_mask_secret, of_self_mask = reader.fixed(shamir.SHARE_BYTES), reader.fixed(shamir.SHARE_BYTES)
+            reader.end()
+        except MalformedMessage:
+            return None
+        stated = envelope.mask_secret_share_digest, envelope.self_mask_share_digest
+        held = (
+            share_digest(labels.MASK_SECRET_SHARE, context, of_mask_secret),
+            share_digest(labels.SELF_MASK_SHARE, context, of_self_mask),
+        )
+        return _Opened(seed, (of_mask_secret, of_self_mask)) if held == stated else None
+
+
+@dataclass(frozen=True)
+class Complained:
+    """This site named peers whose envelopes are no good: it uploads nothing in this attempt."""
+
+    accused: tuple[str, ...]
+    accepts: ClassVar = SharingSet
+
+    def handle(self, message: SharingSet) -> tuple[ClientState, Buffer]:  # noqa: ARG002
+        """Nothing is accepted any more."""
+        raise Refusal.ENVELOPE_SEALED.refuse(", ".join(self.accused))
+
+
+@dataclass(frozen=True)
+class AwaitSharingSet:
+    """All envelopes are good; who else confirmed is expected."""
+
+    before: AwaitDeliveries
+    opened: Mapping[str, _Opened] = field(repr=False)
+    accepts: ClassVar = SharingSet
+
+    def handle(self, message: SharingSet) -> tuple[ClientState, Buffer]:
+        """Message 4, downwards -> the masked vector."""
+        before, sharing = self.before, message.sharing
+        own, spec, me = before.own, before.spec, before.own.site
+        candidates = tuple(name for name in before.advertised if name == me or name in self.opened)
+        if me not in sharing or not ordered_subset(sharing, candidates):
+            raise Refusal.ENVELOPE_STRAY.refuse("sharing set")
+        if len(sharing) < spec.threshold:
+            raise Refusal.TOO_FEW_SHARING.refuse(f"{len(sharing)} of {spec.threshold}")
+        peers = tuple(name for name in sharing if name != me)
+        position = own.roster.position
+        streams = [masks.self_mask(before.secrets.self_seed, 1)]
+        for peer in peers:
+            seed_out = outgoing_seed(before.secrets.mask_secret, spec.digest, me, peer)
+            streams.append(pair_stream(position(me), position(peer), seed_out, self.opened[peer].seed))
+        context = masks.MaskContext(spec.digest, own.broadcast_digest, own.shape)
+        buffer = Upload.frame(own.shape.wire_bytes)
+        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + own.shape.wire_bytes]
+        vector_digest = masks.write_masked(own.source, streams, context, room)
+        sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
+        parts = spec.digest, before.adverts_digest, sharing_digest, vector_digest
+        signature = own.identity.sign(labels.SIGN_UPLOAD, *parts)
+        Upload.finish(buffer, sharing_digest, vector_digest, signature)
+        # Durable before the vector leaves: two sums of one update would differ by few sites.
+        own.journal.uploaded(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        held = {peer: self.opened[peer].shares for peer in peers}
+        return AwaitSurvivors(own, spec, before.adverts_digest, sharing, held, before.own_share), buffer
+
+
+@dataclass(frozen=True)
+class AwaitSurvivors:
+    """The masked vector is out. Of the secrets, only the peers' shares are handed on to here.
+
+    Security: where a state folder lets a site survive restarts, the seed from which the mask secret and the
+    self-mask seed can be made again stays on its disk until the exchange is over (SECURITY.md, "The state
+    folder of a site").
+    """
+
+    own: SiteContribution
+    spec: Specification
+    adverts_digest: bytes
+    sharing: tuple[str, ...]
+    held: Mapping[str, tuple[bytes, bytes]] = field(repr=False)
+    own_share: SelfMaskShare = field(repr=False)
+    accepts: ClassVar = Survivors
+
+    def handle(self, message: Survivors) -> tuple[ClientState, Buffer]:
+        """Message 5 -> a signed view."""
+        own, spec, survivors = self.own, self.spec, message.survivors
+        if not ordered_subset(survivors, self.sharing):
+            raise Refusal.SURVIVORS_OUTSIDE.refuse()
+        if own.site not in survivors:
+            raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
+        if len(survivors) < max(spec.threshold, own.limits.min_cohort):
+            raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {spec.threshold}")
+        check_contributors(survivors, own)
+        parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
+        view = View(own.site, own.identity.sign(labels.SIGN_VIEW, *parts))
+        return AwaitUnmask(self, survivors), view.encode()
+
+
+@dataclass(frozen=True)
+class AwaitUnmask:
+    """A survivor set has been signed; shares for exactly this set may leave, once."""
+
+    before: AwaitSurvivors
+    survivors: tuple[str, ...]
+    accepts: ClassVar = UnmaskRequest
+
+    def handle(self, request: UnmaskRequest) -> tuple[ClientState, Buffer]:
+        """Message 6 -> one share per peer."""
+        before = self.before
+        own, spec = before.own, before.spec
+        signers = tuple(view.site for view in request.views)
+        if not ordered_subset(signers, self.survivors):
+            raise Refusal.VIEW_OUTSIDER.refuse()
+        parts = view_parts(spec.digest, before.adverts_digest, before.sharing, self.survivors)
+        for view in request.views:
+            public = own.roster.public(view.site)
+            try:
+                verify(public, view.signature, labels.SIGN_VIEW, *parts, who=view.site)
+            except BadSignature:
+                raise Refusal.VIEW_SIGNATURE.refuse(view.site) from None
+        if len(signers) < spec.threshold:
+            raise Refusal.TOO_FEW_VIEWS.refuse(f"{len(signers)} of {spec.threshold}")
+        complement = tuple(name for name in before.sharing if name not in self.survivors)
+        if request.dropped != complement:
+            raise Refusal.DROPPED_MISMATCH.refuse()
+        # Durable before the shares leave: after this line the update is never contributed again.
+        own.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        shares: list[PeerShare] = []
+        for peer in sorted(before.sharing):
+            if peer == own.site:
+                shares.append(before.own_share)
+            elif peer in self.survivors:
+                shares.append(SelfMaskShare(peer, before.held[peer][1]))
+            else:
+                shares.append(MaskSecretShare(peer, before.held[peer][0]))
+        reply = signed(Shares(tuple(shares)), own.identity, labels.SIGN_UNMASK, spec.digest)
+        return AwaitResult(own.roster, spec, self.survivors), reply.encode()
+
+
+@dataclass(frozen=True)
+class AwaitResult:
+    """Shares are out; no secret of the attempt is left here (for a state folder see AwaitSurvivors)."""
+
+    roster: Roster
+    spec: Specification
+    survivors: tuple[str, ...]
+    accepts: ClassVar = Result
+
+    def handle(self, result: Result) -> tuple[ClientState, Buffer]:
+        """Message 7 -> nothing."""
+        public, refusal = self.roster.aggregator, Refusal.RESULT_SIGNATURE
+        verified(result, public, labels.SIGN_RESULT, who="aggregator", refusal=refusal)
+        if result.spec_digest != self.spec.digest or result.survivors != self.survivors:
+            raise Refusal.RESULT_MISMATCH.refuse()
+        return Finished(result), b""
+
+
+@dataclass(frozen=True)
+class Finished(Closed):
+    """The attempt is complete."""
+
+    result: Result
