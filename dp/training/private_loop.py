@@ -169,14 +169,21 @@ class Session:
     def step(self, records: Records) -> None:
         """Draw units, and take one optimiser step on their noisy clipped sum."""
         units = self.draw()
+        self._begin_step()
+        self._finish_step(self.clipped_sum(units, records))
+
+    def clipped_sum(self, units: list[NDArray[np.int64]], records: Records) -> ClippedSum:
+        """The sum over units, without noise: it must not leave as it is.
+
+        ConfigError, on made-up records, for an engine that disagrees with the loop, or a model that changes
+        its buffers.
+        """
         try:
             batches = [records.take(indices) for indices in self._batches(units)]
         except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
             failed(problem)
-            self._begin_step()
-            self._finish_step(self._one_by_one(units, records.take))
-        else:
-            self.release(batches)
+            return self._one_by_one(units, records.take)
+        return self._checked_sum(batches)
 
     def _batches(self, units: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """One index array per forward pass: a unit for the loop, up to ``max_records`` rows otherwise."""
@@ -232,16 +239,18 @@ class Session:
     def release(self, batches: Sequence[Batch]) -> None:
         """One release: the clipped sum of these units, noise, and the optimiser's step.
 
-        ConfigError for more steps than were paid for; or, on made-up records, for an engine that disagrees
-        with the loop, or a model that changes its buffers.
+        ConfigError for more steps than were paid for, and as :meth:`clipped_sum`.
         """
         self._begin_step()
+        self._finish_step(self._checked_sum(batches))
+
+    def _checked_sum(self, batches: Sequence[Batch]) -> ClippedSum:
         if batches and not self._checked:
             self._engine = checked_engine(
                 self._training.engine, self._engine, self._model, self._loss, batches[0]
             )
             self._checked = True
-        self._finish_step(self._clipped(batches))
+        return self._clipped(batches)
 
     def _begin_step(self) -> None:
         if self.steps_left < 1:
