@@ -104,9 +104,30 @@ def test_shares_of_a_study_divide_what_is_paid() -> None:
     first, second = (noised.event_of(exchange) for exchange in noised.exchanges(1))
     assert first is not None
     assert second is not None
-    noise = [event.variance / event.l2**2 for event in (first, second)]  # type: ignore[attr-defined]
-    assert noise[1] == pytest.approx(4 * noise[0], rel=1e-3)
+    assert noise_of(second) == pytest.approx(4 * noise_of(first), rel=1e-3)
     assert 7.9 < statement([first, second], 1e-4).epsilon <= 8.0
+
+
+def test_releases_of_one_exchange_divide_its_share() -> None:
+    """Four rounds of one exchange, and one round of another with the same share, which has half the noise."""
+
+    class Rounds(Sums):
+        def exchanges(self, round_number: int) -> tuple[Exchange, ...]:
+            names = {1: ("a", "b"), 2: ("a",), 3: ("a",), 4: ("a",)}.get(round_number, ())
+            return tuple(Exchange(name, "all", self.layout) for name in names)
+
+        def unit_bound(self, exchange: Exchange) -> UnitBound:
+            return UnitBound(1.0, share=0.5)
+
+    noised = with_privacy(chosen().replace("study.rounds", 4), Rounds(0.0, 10, 4), 4)
+    assert isinstance(noised, NoisedAlgorithm)
+    often, once = (noised.event_of(exchange) for exchange in noised.exchanges(1))
+    assert noise_of(often) == pytest.approx(4 * noise_of(once), rel=1e-3)
+
+
+def noise_of(event: Any) -> float:
+    """Variance over the squared norm of one unit."""
+    return float(event.variance / event.l2**2)
 
 
 def refused(key: str, asked: Any) -> ConfigError:
@@ -125,9 +146,9 @@ def test_an_algorithm_must_bound_what_one_record_adds(inner: type[Constant]) -> 
 
 
 def test_too_few_honest_sites_are_refused() -> None:
-    asked = chosen().replace("data.sites", 3).replace("protection.threshold", 3)
-    asked = asked.replace("protection.colluders", 2)
-    refused(r"privacy\.noise", lambda: with_privacy(asked, Sums(0.0, 5, 3), 3))
+    """Masked protection has two honest sites in every sum by its own rules; encrypted has not."""
+    asked = chosen("encrypted").replace("protection.min_cohort", 2)
+    refused(r"privacy\.noise", lambda: with_privacy(asked, Sums(0.0, 5, 4), 4))
 
 
 def test_keys_without_effect_are_refused() -> None:
