@@ -130,7 +130,7 @@ class FedSGD(WeightedMean):
                 rows = slice(start, start + _ROWS)
                 part = nn.functional.cross_entropy(model(inputs[rows]), labels[rows], reduction="sum")
                 (part / len(labels)).backward()  # type: ignore[no-untyped-call]
-                total += float(part)
+                total += float(part.detach())
         values = dict(model.named_parameters())
         gradients = {f"gradient/{name}": _gradient(values[name]) for name in self.trained}
         return {**gradients, "train_loss": total / len(labels)}

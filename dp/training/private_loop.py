@@ -74,6 +74,8 @@ class PrivateTraining:
         self.mechanism, self.engine, self._partition = mechanism, engine, partition
         self._random = random or SecureRandom()
         self._max_records, self._spend = max_records, spend
+        # Whether the engine was found to agree with the loop; the same model and loss need it only once.
+        self.checked = False
         self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
 
     def run(
@@ -124,7 +126,8 @@ class Session:
     ) -> None:
         self._training, self._model, self._optimiser, self._loss = training, model, optimiser, loss
         self._parameters, self._units, self.steps_left = parameters, units, steps
-        self._modes, self._checked = [(part, part.training) for part in model.modules()], False
+        self._modes = [(part, part.training) for part in model.modules()]
+        self._checked = training.checked
         self.noise = self._noise()
 
     def __enter__(self) -> Session:
@@ -246,10 +249,11 @@ class Session:
 
     def _checked_sum(self, batches: Sequence[Batch]) -> ClippedSum:
         if batches and not self._checked:
+            attached = self._engine
             self._engine = checked_engine(
-                self._training.engine, self._engine, self._model, self._loss, batches[0]
+                self._training.engine, attached, self._model, self._loss, batches[0]
             )
-            self._checked = True
+            self._checked, self._training.checked = True, self._engine is attached
         return self._clipped(batches)
 
     def _begin_step(self) -> None:

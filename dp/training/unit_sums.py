@@ -52,21 +52,32 @@ class UnitSums:
         self._max_delta_times_records = max_delta_times_records
         self.weak_delta = False  # once planned: whether delta is 1 / (records of this site) or more
         self.partition: GroupPartition | None = None
+        self._checked: tuple[nn.Module, str] | None = None  # for which the engine agreed with the loop
         self.random = SecureRandom()
 
     def plan(self, records: int, patients: Sequence[int] | None = None) -> list[NDArray[np.int64]]:
-        """The record indices of every unit; ConfigError for a delta that is too large for so many records."""
+        """The record indices of every unit.
+
+        ConfigError for a delta that is too large for so many records, or more units than a sum is sound for.
+        """
         self.weak_delta = delta_is_weak(self.settings, records, self._max_delta_times_records)
-        if self.settings.group_size is None:
-            return list(np.arange(records).reshape(-1, 1))
-        self.partition = GroupPartition.under(
-            self.settings.privacy_unit,
-            records,
-            self.settings.group_size,
-            seed=self._seed,
-            patients=patients,
-        )
-        return list(self.partition.groups)
+        units = list(np.arange(records).reshape(-1, 1))
+        if self.settings.group_size is not None:
+            self.partition = GroupPartition.under(
+                self.settings.privacy_unit,
+                records,
+                self.settings.group_size,
+                seed=self._seed,
+                patients=patients,
+            )
+            units = list(self.partition.groups)
+        if len(units) > _MOST_UNITS:
+            raise ConfigError(
+                f'privacy.noise: "sum" adds up at most {_MOST_UNITS} records or groups of one site, not '
+                f"{len(units)}",
+                remedy="use larger groups, or a part of the records",
+            )
+        return units
 
     def enter(self, round_number: int, exchange: str) -> None:
         """Say where in the study the next work belongs; the site does, before the algorithm works."""
@@ -79,22 +90,22 @@ class UnitSums:
         C * :data:`GRADIENT_NORM` apart: C for the unit, and the last digits in which the engines and 2^18
         additions in float64 err (m terms of norm C: by m^2 2^-53 C at most; Higham 2002, section 4.2).
 
-        ConfigError for a model or loss that the unit cannot protect, or more units than that.
+        ConfigError for a model or loss that the unit cannot protect.
         """
         settings = self.settings
-        engine = "loop" if self.partition is not None else settings.engine
-        mechanism = Mechanism(settings.privacy_unit, settings.clip_norm, 0.0, 1.0)
-        training = PrivateTraining(mechanism, engine=engine, partition=self.partition, random=self.random)
+        training = PrivateTraining(
+            Mechanism(settings.privacy_unit, settings.clip_norm, 0.0, 1.0),
+            engine="loop" if self.partition is not None else settings.engine,
+            partition=self.partition,
+            random=self.random,
+        )
+        training.checked = self._checked == (model, loss.name)
         stepless = torch.optim.SGD(model.parameters())
         with training.session(model, stepless, loss, records=len(records), steps=1) as session:
-            units = session.draw()
-            if len(units) > _MOST_UNITS:
-                raise ConfigError(
-                    f'privacy.noise: "sum" adds up at most {_MOST_UNITS} records or groups of one site, not '
-                    f"{len(units)}",
-                    remedy="use larger groups, or a part of the records",
-                )
-            return session.clipped_sum(units, records).sums
+            total = session.clipped_sum(session.draw(), records)
+        if training.checked:
+            self._checked = (model, loss.name)
+        return total.sums
 
     def save(self) -> dict[str, torch.Tensor]:
         """Nothing: equal exchanges give equal sums."""
