@@ -6,7 +6,7 @@ aggregator, and nothing bounds what the sums say about one record.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -25,7 +25,7 @@ class PrivacySection(Strict):
     """
 
     unit: Literal["record", "group", "site"] = Field(
-        description='"record" or "group" (noise in local steps), or "site" (noise in the sum)'
+        description='"record", "group" or "site": whom the guarantee hides'
     )
     epsilon: float = Field(gt=0, le=500, description="above 0: the guarantee of the whole study, at most 500")
     delta: float = Field(gt=0, lt=1, description="between 0 and 1, well below 1 / (records of a site)")
@@ -49,8 +49,13 @@ class PrivacySection(Strict):
     group_size: int | None = Field(
         default=None, ge=2, description='records per group, at least 2; only for unit = "group"'
     )
-    noise: Literal["skellam", "discrete-gaussian"] = Field(
-        default="skellam", description='"skellam" or "discrete-gaussian"; only for unit = "site"'
+    noise: Literal["site", "sum"] | None = Field(
+        default=None,
+        description='"site" (each hospital adds all of the noise and trusts nobody) or "sum" (each adds a '
+        'share, hidden by the secure sum); for unit = "record" and "group", by default "site"',
+    )
+    distribution: Literal["skellam", "discrete-gaussian"] = Field(
+        default="skellam", description='"skellam" or "discrete-gaussian"; only for noise in the sum'
     )
     metrics: Literal["withheld", "private", "unprotected"] = Field(
         default="withheld",
@@ -65,6 +70,14 @@ class PrivacySection(Strict):
         description='"withheld" or "unprotected" (the total number of records leaves without noise)',
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_name(cls, given: Any) -> Any:
+        """``noise`` was once the name of ``distribution``, in study files and in records."""
+        if isinstance(given, dict) and given.get("noise") in ("skellam", "discrete-gaussian"):
+            return {"distribution": given["noise"], **{k: v for k, v in given.items() if k != "noise"}}
+        return given
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         self.privacy_unit  # noqa: B018  # refuses a relation that the unit does not support
@@ -73,14 +86,19 @@ class PrivacySection(Strict):
             raise ConfigError("privacy.group_size: is missing", remedy="set the records per group, 2 or more")
         needs = {
             "group_size": group,
-            "noise": site,
+            "noise": not site,
+            "distribution": self.in_sum,
             "engine": not site,
-            "clip_quantile": not site,
+            "clip_quantile": self.in_local_steps,
             "metrics_share": self.metrics == "private",
         }
         for key, fits in needs.items():
             if not fits and key in self.model_fields_set and getattr(self, key) is not None:
-                why = f'unit = "{self.unit}"' if key != "metrics_share" else f'metrics = "{self.metrics}"'
+                why = f'unit = "{self.unit}"'
+                if key == "metrics_share":
+                    why = f'metrics = "{self.metrics}"'
+                elif not site and key in ("distribution", "clip_quantile"):
+                    why = f'noise = "{self.noise or "site"}"'
                 raise ConfigError(f"privacy.{key}: has no effect with {why}", remedy="remove it")
         if group and "engine" in self.model_fields_set and self.engine != "loop":
             raise ConfigError(
@@ -115,9 +133,26 @@ class PrivacySection(Strict):
         except ConfigError as error:
             raise ConfigError(f"privacy.adjacency: {error.message}", remedy=error.remedy) from None
 
+    def canonical(self) -> dict[str, Any]:
+        """The table as plain values; without ``noise = "sum"`` as before that key had another meaning."""
+        table = self.model_dump(mode="json")
+        if self.noise != "sum":
+            table["noise"] = table.pop("distribution")
+        return table
+
+    @property
+    def in_sum(self) -> bool:
+        """Whether every site adds a share of the noise, which is whole in their secure sum only."""
+        return self.unit == "site" or self.noise == "sum"
+
     @property
     def in_local_steps(self) -> bool:
-        """Whether records are protected where they are used, at the site."""
+        """Whether records are protected where they are used, at the site, by all of the noise."""
+        return not self.in_sum
+
+    @property
+    def hides_records(self) -> bool:
+        """Whether a record, or a group of them, is what neighbouring data sets differ in."""
         return self.unit != "site"
 
     @property

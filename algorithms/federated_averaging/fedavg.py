@@ -24,6 +24,7 @@ from secfed.wire.layout import Summands
 class FedAvg(WeightedMean):
     """Federated averaging, bound to one study."""
 
+    options: FedAvgOptions
     private_units: ClassVar[tuple[str, ...]] = ("record", "group", "site")
 
     def training(self, model: nn.Module, data: SiteData, generator: torch.Generator) -> Training:

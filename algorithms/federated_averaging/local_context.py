@@ -14,6 +14,7 @@ from secfed.wire.layout import State
 
 if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
+    from secfed.dp.training.unit_sums import UnitSums
 
 TRAIN: Final = "train"  # the phase of training that leaves, as dp.training.local_privacy names it
 
@@ -32,6 +33,7 @@ class LocalContext:
     device: torch.device
     seed: int  # of what only this site's own work draws
     privacy: LocalPrivacy | None = None  # runs every step, under the study's [privacy]
+    sums: UnitSums | None = None  # clips every unit, where the sum carries the noise
 
     def generator(self, phase: str = TRAIN) -> torch.Generator:
         """Decides the order of the records."""

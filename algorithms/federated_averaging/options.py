@@ -10,15 +10,9 @@ from secfed.config.schema import OPERATIONAL, Options
 from secfed.errors import ConfigError
 
 
-class FedAvgOptions(Options):
-    """Options of ``fedavg``."""
+class MeanOptions(Options):
+    """Options of every algorithm of weighted means."""
 
-    local_epochs: int = Field(default=1, ge=1, description="passes over the records per round, at least 1")
-    batch_size: int = Field(default=32, ge=1, description="records per local step, at least 1")
-    learning_rate: float = Field(default=0.1, gt=0, description="the local step size, above 0")
-    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='"sgd" or "adam"')
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="the momentum of sgd, from 0 to below 1")
-    weight_decay: float = Field(default=0.0, ge=0, description="the local weight decay, at least 0")
     weighting: Literal["records", "equal"] = Field(
         default="records", description='"records" (up to weight_cap) or "equal"'
     )
@@ -28,15 +22,35 @@ class FedAvgOptions(Options):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.optimizer == "adam" and self.momentum:
-            raise ConfigError(
-                "algorithm.momentum: adam has no momentum of its own",
-                remedy='remove it, or set algorithm.optimizer = "sgd"',
-            )
+    def _check_weighting(self) -> Self:
         if self.weighting == "equal" and "weight_cap" in self.model_fields_set:
             raise ConfigError(
                 'algorithm.weight_cap: has no effect with weighting = "equal"',
                 remedy='remove it, or set algorithm.weighting = "records"',
             )
         return self
+
+
+class FedAvgOptions(MeanOptions):
+    """Options of ``fedavg``."""
+
+    local_epochs: int = Field(default=1, ge=1, description="passes over the records per round, at least 1")
+    batch_size: int = Field(default=32, ge=1, description="records per local step, at least 1")
+    learning_rate: float = Field(default=0.1, gt=0, description="the local step size, above 0")
+    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='"sgd" or "adam"')
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="the momentum of sgd, from 0 to below 1")
+    weight_decay: float = Field(default=0.0, ge=0, description="the local weight decay, at least 0")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_momentum(self.optimizer, self.momentum)
+        return self
+
+
+def check_momentum(optimizer: str, momentum: float) -> None:
+    """Refuse, with a ConfigError, a momentum beside adam's own."""
+    if optimizer == "adam" and momentum:
+        raise ConfigError(
+            "algorithm.momentum: adam has no momentum of its own",
+            remedy='remove it, or set algorithm.optimizer = "sgd"',
+        )

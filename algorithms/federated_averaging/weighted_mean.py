@@ -42,6 +42,7 @@ from secfed.wire.parts import failed, is_finite, otherwise
 
 if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
+    from secfed.dp.training.unit_sums import UnitSums
 
 _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
 
@@ -82,11 +83,17 @@ class WeightedMeanSite(SiteProgram):
         self._model = algorithm.setting.model().to(self._device)
         self._memory = copies(algorithm.site_memory())
         self._privacy: LocalPrivacy | None = None
+        self._sums: UnitSums | None = None
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
         """Train under privacy from now on."""
         privacy.plan(*self._algorithm.phases(self._data))
         self._privacy = privacy
+
+    def use_unit_sums(self, sums: UnitSums) -> None:
+        """Clip single records, or groups, from now on; the sum carries the noise."""
+        sums.plan(len(self._data.train_y), self._data.train_patients)
+        self._sums = sums
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """Weight and counts, and how many records are held out, except counts that leave with noise."""
@@ -143,7 +150,7 @@ class WeightedMeanSite(SiteProgram):
         def sums() -> dict[str, torch.Tensor]:
             return self._algorithm.evaluate(self._model, self._data, self._device)
 
-        if not self._noisy_metrics:
+        if not self._noisy_metrics or self._sums is not None:
             return sums()
         if self._privacy is None:
             raise WrongState("private metrics need a site's privacy")
@@ -156,7 +163,15 @@ class WeightedMeanSite(SiteProgram):
         algorithm, memory = self._algorithm, copies(self._memory)
         seed = algorithm.setting.local_seed
         context = LocalContext(
-            self._site_id, round_number, received, shared, memory, self._device, seed, self._privacy
+            self._site_id,
+            round_number,
+            received,
+            shared,
+            memory,
+            self._device,
+            seed,
+            self._privacy,
+            self._sums,
         )
         algorithm.receive(context)
         self._memory = copies(context.memory)

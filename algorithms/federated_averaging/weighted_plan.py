@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
-from secfed.algorithms.federated_averaging.options import FedAvgOptions
+from secfed.algorithms.federated_averaging.options import FedAvgOptions, MeanOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, Algorithm, check_round
 from secfed.algorithms.framework.datasets import SiteData, SiteId, check_site
 from secfed.algorithms.framework.parameters import (
@@ -72,7 +72,7 @@ class WeightedPlan(Algorithm):
         if "local_update" in vars(cls) and "private_units" not in vars(cls):
             cls.private_units = tuple(unit for unit in cls.private_units if unit == "site")
 
-    def __init__(self, setting: Setting, options: FedAvgOptions) -> None:
+    def __init__(self, setting: Setting, options: MeanOptions) -> None:
         self.setting, self.options = setting, options
         self.data = setting.labelled()
         model = setting.model()
@@ -83,8 +83,8 @@ class WeightedPlan(Algorithm):
         self.check_privacy()
         privacy = setting.study.privacy
         self._metrics = "unprotected" if privacy is None else privacy.metrics
-        self._site_level = privacy is not None and not privacy.in_local_steps
-        every_round = self._metrics == "unprotected" and not self._site_level
+        self._noise_in_sum = privacy is not None and privacy.in_sum
+        every_round = self._metrics == "unprotected" and not self._noise_in_sum
         update = Layout((*self._update_fields(), *self._evaluation(every_round)), sites=len(setting.sites))
         self._update = Exchange(UPDATE, _EVERYONE, update)
         evaluation = Layout(self._evaluation(True), sites=len(setting.sites))
@@ -155,9 +155,12 @@ class WeightedPlan(Algorithm):
         """The private training of the whole study at one site, for the noise to be chosen from."""
         from secfed.dp.training.local_privacy import TRAIN, Phase  # the accountants are slow to import
 
-        passes = self.setting.study.rounds * self.options.local_epochs
+        options = self.options
+        if not isinstance(options, FedAvgOptions):
+            return ()
+        passes = self.setting.study.rounds * options.local_epochs
         records, patients = len(data.train_y), data.train_patients
-        return (Phase(TRAIN, records, self.options.batch_size, passes, patients=patients),)
+        return (Phase(TRAIN, records, options.batch_size, passes, patients=patients),)
 
     # --- what it may use ---
 
@@ -183,7 +186,7 @@ class WeightedPlan(Algorithm):
     # --- the plan ---
 
     def _update_fields(self) -> tuple[Block, ...]:
-        if self._site_level:
+        if self._noise_in_sum:
             return self.fields()
         weight = Block("weight", (), 1.0, 64)
         if self.setting.study.privacy is not None:
@@ -201,8 +204,14 @@ class WeightedPlan(Algorithm):
         evaluate = () if self._metrics == "withheld" else (self._evaluate,)
         if round_number > rounds:
             return evaluate
-        # The site's noise covers a whole exchange, so what leaves without noise has one of its own.
-        return (*(evaluate if self._site_level else ()), self._update)
+        # Noise in the sum covers a whole exchange, so what leaves without noise has one of its own.
+        now = self._noise_in_sum and self._metrics == "unprotected" and self.evaluates(round_number)
+        return (*(evaluate if now else ()), self._update)
+
+    def evaluates(self, round_number: int) -> bool:
+        """Whether the model that a round begins with is evaluated, where that is an exchange of its own."""
+        del round_number
+        return True
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Metrics and weights, where ``[privacy]`` says so."""

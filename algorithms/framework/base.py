@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 from secfed.errors import ConfigError, MalformedMessage, WrongState
@@ -44,11 +45,31 @@ from secfed.wire.layout import Exchange, State, Summands, Totals
 if TYPE_CHECKING:
     from secfed.config.schema import Options
     from secfed.dp.training.local_privacy import LocalPrivacy
+    from secfed.dp.training.unit_sums import UnitSums
 
 SiteId = str
 Metrics = Mapping[str, float]
 
 LOSS_BOUND: Final = 2.0**20  # of a mean training loss of one site, in a sum
+
+
+@dataclass(frozen=True)
+class UnitBound:
+    """What one unit of ``[privacy]`` adds, at most, to a site's part of an exchange that is a sum over units.
+
+    Security: the algorithm owes it, whatever the records, the broadcast and the arithmetic are. Noise is
+    chosen from it.
+
+    Attributes:
+        norm: L2 norm over all fields together, each divided by its scale; without any record, all are zero.
+        share: of the study's privacy, for all releases of this exchange together, relative to the others':
+            noise of variance norm^2 * releases / share. Publicly known.
+        scales: what one unit of the norm means in a field; 1 where it is not named.
+    """
+
+    norm: float
+    share: float = 1.0
+    scales: Mapping[str, float] = field(default_factory=dict)
 
 
 class SiteProgram(ABC):
@@ -82,6 +103,18 @@ class SiteProgram(ABC):
         raise ConfigError(
             "privacy.unit: this algorithm's site program cannot train under privacy",
             remedy="write its method use_privacy; see secfed.algorithms.framework.base",
+        )
+
+    def use_unit_sums(self, sums: UnitSums) -> None:
+        """Under ``noise = "sum"``: check the number of records, and clip units with ``sums`` from now on.
+
+        Raises:
+            ConfigError: a program that has no sums over units, or records that the unit does not fit.
+        """
+        del sums
+        raise ConfigError(
+            "privacy.noise: this algorithm's site program cannot bound what one record adds to its sums",
+            remedy="write its method use_unit_sums; see secfed.algorithms.framework.base",
         )
 
     def save(self) -> State:
@@ -118,6 +151,10 @@ class ForwardingProgram(SiteProgram):
     def use_privacy(self, privacy: LocalPrivacy) -> None:
         """As the program's."""
         self._program.use_privacy(privacy)
+
+    def use_unit_sums(self, sums: UnitSums) -> None:
+        """As the program's."""
+        self._program.use_unit_sums(sums)
 
     def save(self) -> State:
         """As the program's."""
@@ -168,12 +205,14 @@ class Algorithm(ABC):
     """One research algorithm, bound to one study; made with (setting, options), of ``options_type``.
 
     Without that type a user's own is made with the setting and the keys of the ``[algorithm]`` table. Of the
-    units of ``[privacy]``, ``record`` and ``group`` need site programs with :meth:`SiteProgram.use_privacy`;
-    for ``site``, noise covers a whole exchange.
+    units of ``[privacy]``, ``record`` and ``group`` need site programs with :meth:`SiteProgram.use_privacy`,
+    or :meth:`unit_bound` and :meth:`SiteProgram.use_unit_sums` where the noise is in the sum; for ``site``,
+    noise covers a whole exchange.
     """
 
     options_type: ClassVar[type[Options] | None] = None
     private_units: ClassVar[tuple[str, ...]] = ("site",)
+    summed_units: ClassVar[tuple[str, ...]] = ()  # under noise = "sum": those that unit_bound holds for
     warm_start: ClassVar[bool] = False  # from a file; model_in and ServerProgram.begin are then its own
 
     @abstractmethod
@@ -216,6 +255,11 @@ class Algorithm(ABC):
         """Fields that leave without noise under ``[privacy]``, by the study's explicit choice."""
         del exchange
         return ()
+
+    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
+        """What one unit adds to a sum at most, for ``noise = "sum"``; None where that is not bounded."""
+        del exchange
+        return None
 
     def model_in(self, broadcast: State) -> State:
         """The whole model in the first broadcast of a study; sites compare it with ``model.start``."""

@@ -313,7 +313,7 @@ class Agent:
 
         def program(terms: Terms, store: DurableStore, ledger: Ledger | None) -> TrainingProcess:
             settings = terms.study.privacy
-            local = settings is not None and settings.in_local_steps
+            local = settings is not None and settings.hides_records
             path = admitted.data_path
             self._training = TrainingProcess(
                 Job(

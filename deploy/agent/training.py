@@ -42,6 +42,7 @@ from secfed.wire.layout import Exchange, State, Summands
 if TYPE_CHECKING:
     from secfed.dp.ledger.ledger import Ledger
     from secfed.dp.training.local_privacy import LocalPrivacy
+    from secfed.dp.training.unit_sums import UnitSums
 
 log = logging.getLogger("secfed.agent")
 
@@ -101,6 +102,10 @@ class TrainingProcess(SiteProgram):
     def use_privacy(self, privacy: LocalPrivacy) -> None:
         """The other process makes its own; payments are made here."""
         del privacy
+
+    def use_unit_sums(self, sums: UnitSums) -> None:
+        """As :meth:`use_privacy`."""
+        del sums
 
     def save(self) -> State:
         """What to keep with the contribution just made."""

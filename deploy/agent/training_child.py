@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from secfed.dp.accounting.events import Event
     from secfed.dp.ledger.ledger import Ledger
     from secfed.dp.mechanisms.randomness import SecureRandom
+    from secfed.dp.settings import PrivacySection
     from secfed.dp.training.local_privacy import LocalPrivacy
+    from secfed.dp.training.unit_sums import UnitSums
 
 _PROGRAM = "program/"
 _MOST_SHOWN = 100  # values that do not fit the study, in the log of training; there may be millions
@@ -80,27 +82,39 @@ class Trainer:
         # In a simulation all records belong to whoever runs it: there a value that does not fit is an error.
         with nullcontext() if job.simulated or job.strict else counted_as_defaults(self._hear):
             self._program: SiteProgram = self._algorithm.site(job.site)
-        self._local: LocalPrivacy | None = None
+        self._local: LocalPrivacy | UnitSums | None = None
         self._local_key = b""
-        settings = study.privacy
-        if settings is not None and settings.in_local_steps:
-            from secfed.dp.training.local_privacy import WEAK_DELTA, LocalPrivacy
-
-            self._local = LocalPrivacy(
-                settings,
-                cast("Ledger", _AskingLedger(connection)),  # only its spender is used
-                study=job.study,
-                seed=study.seed,
-                random=self._random,
-                max_delta_times_records=job.max_delta_times_records,
-            )
-            self._program.use_privacy(self._local)
-            if self._local.weak_delta:
-                print(WEAK_DELTA, file=sys.stderr)  # the log of training, which stays at the site
-            self._local.load({n: value for n, value in kept.items() if not n.startswith(_PROGRAM)})
+        if study.privacy is not None and study.privacy.hides_records:
+            self._prepare(study.privacy, connection, kept)
         own = {n.removeprefix(_PROGRAM): value for n, value in kept.items() if n.startswith(_PROGRAM)}
         if own:
             self._program.load(own)
+
+    def _prepare(self, settings: PrivacySection, connection: Connection, kept: Tensors) -> None:
+        """Let the program clip its units, and add noise to them unless the sum carries it."""
+        from secfed.dp.training.local_privacy import WEAK_DELTA, LocalPrivacy
+        from secfed.dp.training.unit_sums import UnitSums
+
+        job = self._job
+        most = job.max_delta_times_records
+        if settings.noise == "sum":
+            sums = UnitSums(settings, seed=self._seed, random=self._random, max_delta_times_records=most)
+            self._program.use_unit_sums(sums)
+            self._local = sums
+        else:
+            local = LocalPrivacy(
+                settings,
+                cast("Ledger", _AskingLedger(connection)),  # only its spender is used
+                study=job.study,
+                seed=self._seed,
+                random=self._random,
+                max_delta_times_records=most,
+            )
+            self._program.use_privacy(local)
+            local.load({n: value for n, value in kept.items() if not n.startswith(_PROGRAM)})
+            self._local = local
+        if self._local.weak_delta:
+            print(WEAK_DELTA, file=sys.stderr)  # the log of training, which stays at the site
 
     def _hear(self, error: DataError) -> None:
         if self.unfit < _MOST_SHOWN:

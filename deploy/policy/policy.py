@@ -313,6 +313,7 @@ def _check_privacy(policy: Policy, study: Study) -> list[Violation]:
     relation = asked.get("adjacency") or str(PrivacyUnit.default(Unit(asked["unit"])).adjacency)
     chosen = {
         "unit": (asked["unit"], rules.units),
+        "noise": ("sum" if asked["noise"] == "sum" else "site", rules.noise),
         "adjacency": (relation, rules.adjacency),
         "accountant": (asked.get("accountant", "pld"), rules.accountants),
         "metrics": (asked.get("metrics", "withheld"), rules.metrics),

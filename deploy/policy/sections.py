@@ -88,6 +88,11 @@ class PrivacyRules(Strict):
     units: tuple[Literal["record", "group", "site"], ...] = Field(
         default=("record", "group"), description='an array of "record", "group" and "site"'
     )
+    noise: tuple[Literal["site", "sum"], ...] = Field(
+        default=("site",),
+        description='an array of "site" and "sum": who adds the noise that hides a record; under "sum" its '
+        "guarantee relies on the other hospitals' shares",
+    )
     max_epsilon: float | None = Field(default=None, gt=0, description="the largest epsilon of one study")
     max_delta: float | None = Field(
         default=None, gt=0, lt=1, description="the largest delta of one study, well below 1 / records"

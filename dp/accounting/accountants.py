@@ -124,6 +124,11 @@ class Rdp(Accountant):
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
         from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
+        total = self.divergences(events)
+        return math.inf if np.isinf(total).all() else float(compute_epsilon(self.orders, total, delta)[0])
+
+    def divergences(self, events: Sequence[Event]) -> Any:
+        """Of all events, none of them refused, per order; infinite without noise."""
         total = np.zeros_like(self.orders)
         for event in events:
             if isinstance(event, Skellam):
@@ -132,7 +137,7 @@ class Rdp(Accountant):
                 total += event.times * discrete_rdp.distributed_gaussian(self.orders, event)
             else:
                 total += event.times * _gaussian_divergence(event.repeated(1), tuple(self.orders))
-        return math.inf if np.isinf(total).all() else float(compute_epsilon(self.orders, total, delta)[0])
+        return total
 
 
 # With every payment a ledger has the same mechanisms, with a few steps more each time.

@@ -123,8 +123,35 @@ class DistributedDiscreteGaussian(Event):
     count: int
 
 
+@dataclass(frozen=True)
+class UnitSkellam(Skellam):
+    """A sum over units, made at every site, plus Skellam noise; ``l2`` and ``l1`` are of what one unit adds.
+
+    The noise is that of the sites' sum: it holds against whoever sees no more than that.
+    """
+
+    name: ClassVar[str] = "unit-skellam/1"
+
+
+@dataclass(frozen=True)
+class UnitDiscreteGaussian(DistributedDiscreteGaussian):
+    """The same with discrete Gaussians; see :class:`UnitSkellam`."""
+
+    name: ClassVar[str] = "unit-discrete-gaussian/1"
+
+
+# Noise in the secure sum, for sites and for units: it relies on the sum being secure.
+IN_SUM = (Skellam, DistributedDiscreteGaussian)
 _KINDS: dict[str, type[Event]] = {
-    kind.name: kind for kind in (PoissonSampledGaussian, Gaussian, Skellam, DistributedDiscreteGaussian)
+    kind.name: kind
+    for kind in (
+        PoissonSampledGaussian,
+        Gaussian,
+        Skellam,
+        DistributedDiscreteGaussian,
+        UnitSkellam,
+        UnitDiscreteGaussian,
+    )
 }
 
 

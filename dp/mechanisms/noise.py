@@ -33,7 +33,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 import torch
@@ -68,6 +68,10 @@ class SiteNoise:
     scales: Mapping[str, float] = field(default_factory=dict)  # what one unit of C means in a field, else 1
     kind: Literal["skellam", "discrete-gaussian"] = "skellam"
 
+    protects: ClassVar[Unit] = Unit.SITE
+    skellam: ClassVar[type[Skellam]] = Skellam
+    discrete_gaussian: ClassVar[type[DistributedDiscreteGaussian]] = DistributedDiscreteGaussian
+
     def __post_init__(self) -> None:
         for name, value in (("clip_norm", self.clip_norm), ("noise multiplier", self.noise_multiplier)):
             if not (math.isfinite(value) and value > 0):
@@ -98,12 +102,15 @@ class SiteNoise:
         colluders: int,
         scales: Mapping[str, float] | None = None,
         kind: Literal["skellam", "discrete-gaussian"] = "skellam",
-    ) -> SiteNoise:
+        **more: Any,
+    ) -> Self:
         """Set a layout's bounds to what clipping and noise need; RangeError for lanes too narrow for both."""
-        noise = cls(layout, clip_norm, noise_multiplier, min_survivors, colluders, dict(scales or {}), kind)
+        noise = cls(
+            layout, clip_norm, noise_multiplier, min_survivors, colluders, dict(scales or {}), kind, **more
+        )
         fields = []
         for item in layout.fields:
-            signal = clip_norm * noise.scale(item.name)  # no element of a clipped vector is larger
+            signal = noise.signal(item)
             wide, margin = replace(item, bound=signal), 0.0
             # A wider bound is a coarser step, which lengthens the tail a little: go on until it fits.
             while (needed := noise._tail(wide) * noise._step(wide) * noise.scale(item.name)) > margin:
@@ -111,6 +118,10 @@ class SiteNoise:
                 wide = replace(item, bound=signal + margin)
             fields.append(wide)
         return replace(noise, layout=Layout(tuple(fields), layout.sites))
+
+    def signal(self, item: Field) -> float:
+        """What no element of a site's contribution exceeds, before noise."""
+        return self.clip_norm * self.scale(item.name)
 
     def scale(self, name: str) -> float:
         """What one unit of the clipping norm means in this field."""
@@ -135,22 +146,30 @@ class SiteNoise:
 
     def clip(self, summands: Summands) -> dict[str, torch.Tensor]:
         """Clip all that a site contributes, jointly, to L2 norm C in scaled units; RangeError for NaN."""
-        if set(summands) != {item.name for item in self.layout.fields}:
-            raise RangeError("summands do not match the layout of the private exchange")
-        values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in summands.items()}
+        values = self._values(summands)
         scaled = {name: value / self.scale(name) for name, value in values.items()}
-        tops = [float(value.abs().max()) for value in scaled.values() if value.numel()]
-        if not all(map(math.isfinite, tops)):
-            raise RangeError(
-                "a summand contains NaN or Inf", remedy="lower the learning rate or check the site's data"
-            )
-        largest = max(tops, default=0.0)
+        largest = max((float(value.abs().max()) for value in scaled.values() if value.numel()), default=0.0)
         if not largest:
             return values
         # Divided by the largest element first: squares of finite numbers may be infinite, or all zero.
         length = math.sqrt(sum(float(((value / largest) ** 2).sum()) for value in scaled.values()))
         factor = min(1.0, self.clip_norm / largest / (length * _FLOAT_MARGIN))
         return {name: value * factor for name, value in values.items()}
+
+    def _values(self, summands: Summands) -> dict[str, torch.Tensor]:
+        if set(summands) != {item.name for item in self.layout.fields}:
+            raise RangeError("summands do not match the layout of the private exchange")
+        values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in summands.items()}
+        if not all(bool(torch.isfinite(value / self.scale(name)).all()) for name, value in values.items()):
+            raise RangeError(
+                "a summand contains NaN or Inf", remedy="lower the learning rate or check the site's data"
+            )
+        return values
+
+    @property
+    def site_norm(self) -> float:
+        """Norm bound of what one site adds without noise, in scaled units."""
+        return self.l2
 
     @cached_property
     def l2(self) -> float:
@@ -170,15 +189,15 @@ class SiteNoise:
         Fields may have different steps. Both papers' bounds are sums over coordinates that grow with
         the step, so stating all lengths in the coarsest step bounds every mixture.
         """
-        if adjacency.protects is not Unit.SITE:
-            raise ConfigError(f"noise in the secure sum protects sites, not {adjacency}")
+        if adjacency.protects is not self.protects:
+            raise ConfigError(f"this noise in the secure sum protects a {self.protects}, not {adjacency}")
         coarsest = max(self._step(item) for item in self.layout.fields)
         deviation = self.noise_multiplier * self.clip_norm / coarsest
         l2, l1 = self.l2 / coarsest, self.l1 / coarsest
         if self.kind == "skellam":
-            return Skellam(adjacency, l2, l1, deviation**2, releases)
+            return self.skellam(adjacency, l2, l1, deviation**2, releases)
         honest = self.min_survivors - self.colluders
-        return DistributedDiscreteGaussian(
+        return self.discrete_gaussian(
             adjacency, l2, l1, deviation / math.sqrt(honest), honest, self.layout.elements, releases
         )
 
@@ -203,7 +222,7 @@ class SiteNoise:
             variance = max(variance, self.share_variance(item) * self._step(item) ** 2 * survivors)
         # Twice the length that a normal vector exceeds with probability e^-50.
         noise = 2.0 * math.sqrt(variance) * (math.sqrt(self.layout.elements) + 10.0)
-        if math.sqrt(squares) > survivors * self.l2 + noise:
+        if math.sqrt(squares) > survivors * self.site_norm + noise:
             raise RangeError(
                 "the decoded total is larger than clipped contributions and noise can be",
                 remedy="a site did not clip, or the sum was not unmasked correctly; discard the round",

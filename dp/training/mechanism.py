@@ -35,7 +35,7 @@ from secfed.dp.mechanisms.sampler import NoiseSampler, RoundedNormal
 from secfed.dp.training.engines import ClippedSum
 from secfed.errors import ConfigError
 
-_SLACK: Final = 2.0**-10
+SLACK: Final = 2.0**-10
 _GRID_BITS: Final = 13  # rounding adds at most 2^-13 C to one unit's norm
 
 
@@ -106,7 +106,7 @@ class GaussianNoise:
         """The noise of a mechanism at the present C, on a grid fine enough for this many parameters."""
         if mechanism.noise_multiplier == 0:
             return cls(0.0, 0, random)
-        deviation = mechanism.gradient_multiplier * clip_norm * (1.0 + _SLACK)
+        deviation = mechanism.gradient_multiplier * clip_norm * (1.0 + SLACK)
         dimension = sum(value.numel() for value in parameters.values())
         # Rounding moves one unit by at most grid * sqrt(d) / 2, which must not exceed 2^-_GRID_BITS C.
         finest = deviation / clip_norm * math.sqrt(dimension) * 2.0 ** (_GRID_BITS - 1)

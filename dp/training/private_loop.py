@@ -74,6 +74,8 @@ class PrivateTraining:
         self.mechanism, self.engine, self._partition = mechanism, engine, partition
         self._random = random or SecureRandom()
         self._max_records, self._spend = max_records, spend
+        # Whether the engine was found to agree with the loop; the same model and loss need it only once.
+        self.checked = False
         self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
 
     def run(
@@ -124,7 +126,8 @@ class Session:
     ) -> None:
         self._training, self._model, self._optimiser, self._loss = training, model, optimiser, loss
         self._parameters, self._units, self.steps_left = parameters, units, steps
-        self._modes, self._checked = [(part, part.training) for part in model.modules()], False
+        self._modes = [(part, part.training) for part in model.modules()]
+        self._checked = training.checked
         self.noise = self._noise()
 
     def __enter__(self) -> Session:
@@ -169,14 +172,21 @@ class Session:
     def step(self, records: Records) -> None:
         """Draw units, and take one optimiser step on their noisy clipped sum."""
         units = self.draw()
+        self._begin_step()
+        self._finish_step(self.clipped_sum(units, records))
+
+    def clipped_sum(self, units: list[NDArray[np.int64]], records: Records) -> ClippedSum:
+        """The sum over units, without noise: it must not leave as it is.
+
+        ConfigError, on made-up records, for an engine that disagrees with the loop, or a model that changes
+        its buffers.
+        """
         try:
             batches = [records.take(indices) for indices in self._batches(units)]
         except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
             failed(problem)
-            self._begin_step()
-            self._finish_step(self._one_by_one(units, records.take))
-        else:
-            self.release(batches)
+            return self._one_by_one(units, records.take)
+        return self._checked_sum(batches)
 
     def _batches(self, units: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """One index array per forward pass: a unit for the loop, up to ``max_records`` rows otherwise."""
@@ -232,16 +242,19 @@ class Session:
     def release(self, batches: Sequence[Batch]) -> None:
         """One release: the clipped sum of these units, noise, and the optimiser's step.
 
-        ConfigError for more steps than were paid for; or, on made-up records, for an engine that disagrees
-        with the loop, or a model that changes its buffers.
+        ConfigError for more steps than were paid for, and as :meth:`clipped_sum`.
         """
         self._begin_step()
+        self._finish_step(self._checked_sum(batches))
+
+    def _checked_sum(self, batches: Sequence[Batch]) -> ClippedSum:
         if batches and not self._checked:
+            attached = self._engine
             self._engine = checked_engine(
-                self._training.engine, self._engine, self._model, self._loss, batches[0]
+                self._training.engine, attached, self._model, self._loss, batches[0]
             )
-            self._checked = True
-        self._finish_step(self._clipped(batches))
+            self._checked, self._training.checked = True, self._engine is attached
+        return self._clipped(batches)
 
     def _begin_step(self) -> None:
         if self.steps_left < 1:

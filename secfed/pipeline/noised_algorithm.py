@@ -1,24 +1,28 @@
-"""Site-level privacy for any algorithm: its exchanges, with room for noise, and the noise of each.
+"""Noise in the sum for any algorithm: its exchanges, with room for noise, and the noise of each.
 
-The algorithm is left as it is. Its layouts are widened so that clipped contributions and noise fit
-(:meth:`SiteNoise.plan`), its exchanges pass :func:`secfed.pipeline.order.with_noise`, and whoever decodes a
-total runs the same stages on it before the server program sees it. All parties derive the same from the
-study.
+It hides a site, whatever the algorithm is, or one unit of a site's records where the algorithm bounds what
+that adds (:meth:`~secfed.algorithms.framework.base.Algorithm.unit_bound`). The algorithm is left as it is.
+Its layouts are widened so that contributions and noise fit (:meth:`SiteNoise.plan`), its exchanges pass
+:func:`secfed.pipeline.order.with_noise`, and whoever decodes a total runs the same stages on it before the
+server program sees it. All parties derive the same from the study.
 
-Source of the mechanism: :mod:`secfed.dp.mechanisms.noise`.
+Source of the mechanisms: :mod:`secfed.dp.mechanisms.noise`, :mod:`secfed.dp.mechanisms.unit_noise`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram, SiteProgram
+from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram, SiteProgram, UnitBound
 from secfed.config.cohort_rules import min_survivors
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant, calibrate
 from secfed.dp.mechanisms.noise import SiteNoise
+from secfed.dp.mechanisms.unit_noise import UnitNoise
 from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.pipeline.order import WITHOUT_NOISE, with_noise
@@ -28,14 +32,15 @@ from secfed.wire.layout import Exchange, State, Totals
 
 
 class NoisedAlgorithm(Algorithm):
-    """An algorithm whose sums carry site-level noise.
+    """An algorithm whose sums carry noise.
 
     Args:
         min_survivors: the smallest survivor set that may be summed; every site insists on it.
         colluders: sites whose noise does not count.
 
     Raises:
-        ConfigError: an exchange that mixes protected and unprotected fields, or that noise does not fit.
+        ConfigError: an exchange that mixes protected and unprotected fields, that is not a bounded sum over
+            the study's units, or that noise does not fit.
     """
 
     def __init__(
@@ -54,15 +59,23 @@ class NoisedAlgorithm(Algorithm):
                 "privacy.unit: no exchange of this study would carry noise", remedy="remove [privacy]"
             )
         self.releases = sum(planned.values())
+        self._bounds = {exchange: self._bound(exchange, times) for exchange, times in planned.items()}
+        # All releases of an exchange together get its share of 1 / multiplier^2.
+        relative = {
+            exchange: math.sqrt(times / self._bounds[exchange].share) for exchange, times in planned.items()
+        }
+
+        def plan(exchange: Exchange, multiplier: float) -> SiteNoise:
+            return self._plan(exchange, multiplier * relative[exchange])
 
         def events(multiplier: float) -> Sequence[Event]:
-            return [self._event(self._plan(exchange, multiplier), n) for exchange, n in planned.items()]
+            return [self._event(plan(exchange, multiplier), n) for exchange, n in planned.items()]
 
         self.noise_multiplier = calibrate(
             settings.epsilon, settings.delta, events, preferred=accountant(settings.accountant)
         )
         self._noises: dict[Exchange, SiteNoise] = {
-            exchange: self._plan(exchange, self.noise_multiplier) for exchange in planned
+            exchange: plan(exchange, self.noise_multiplier) for exchange in planned
         }
         self._outer = {
             exchange: replace(exchange, layout=noise.layout) for exchange, noise in self._noises.items()
@@ -80,14 +93,34 @@ class NoisedAlgorithm(Algorithm):
             )
         return not named
 
+    def _bound(self, exchange: Exchange, releases: int) -> UnitBound:
+        """What is hidden of a site's part: all of it, clipped, or one unit."""
+        if not self._settings.hides_records:
+            return UnitBound(self._settings.clip_norm, share=releases)
+        bound = self.inner.unit_bound(exchange)
+        if bound is None:
+            raise ConfigError(
+                f"privacy.noise: exchange {exchange.name!r} has no bound on what one {self._settings.unit} "
+                "adds, so noise in the sum cannot hide it",
+                remedy='set privacy.noise = "site", or write the algorithm\'s unit_bound',
+            )
+        return bound
+
     def _plan(self, exchange: Exchange, multiplier: float) -> SiteNoise:
-        return SiteNoise.plan(
+        bound, settings = self._bounds[exchange], self._settings
+        plan = SiteNoise.plan
+        if settings.hides_records:
+            plan = partial(
+                UnitNoise.plan, bounds={field.name: field.bound for field in exchange.layout.fields}
+            )
+        return plan(
             exchange.layout,
-            clip_norm=self._settings.clip_norm,
+            clip_norm=bound.norm,
             noise_multiplier=multiplier,
             min_survivors=self._survivors,
             colluders=self._colluders,
-            kind=self._settings.noise,
+            scales=bound.scales,
+            kind=settings.distribution,
         )
 
     def _event(self, noise: SiteNoise, releases: int) -> Event:
@@ -182,10 +215,23 @@ def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
     settings = study.privacy
     if settings is None:
         return algorithm
-    if settings.unit not in algorithm.private_units:
+    name = study.algorithm.name
+    if settings.noise == "sum":
+        if settings.unit not in algorithm.summed_units:
+            units = ", ".join(algorithm.summed_units)
+            raise ConfigError(
+                f"privacy.noise: {name} has no sums whose noise could hide one {settings.unit}",
+                remedy=f"set privacy.unit to one of: {units}"
+                if units
+                else 'set privacy.noise = "site", or use an algorithm such as fedsgd or canonical',
+            )
+    elif settings.unit not in algorithm.private_units:
+        both = {*algorithm.private_units, *algorithm.summed_units}
         raise ConfigError(
-            f"privacy.unit: {study.algorithm.name} does not train with the {settings.unit} as unit",
-            remedy=f"it supports: {', '.join(algorithm.private_units) or 'no unit; remove [privacy]'}",
+            f"privacy.unit: {name} does not train with the {settings.unit} as unit",
+            remedy=f"it supports: {', '.join(algorithm.private_units) or 'no unit; remove [privacy]'}"
+            if settings.unit not in both
+            else 'set privacy.noise = "sum"',
         )
     if settings.in_local_steps:
         return algorithm

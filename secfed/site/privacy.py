@@ -12,6 +12,7 @@ from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.local_privacy import LocalPrivacy
+from secfed.dp.training.unit_sums import UnitSums
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm
 from secfed.site.parts import Draws
 from secfed.wire.layout import Exchange
@@ -31,15 +32,19 @@ class SitePrivacy:
     def __post_init__(self) -> None:
         self._noised = self.algorithm if isinstance(self.algorithm, NoisedAlgorithm) else None
         self.refused = 0  # rounds that a budget refused
-        self.local: LocalPrivacy | None = None
-        if self.settings.in_local_steps:
+        self.local: LocalPrivacy | UnitSums | None = None
+        if self.settings.noise == "sum":
+            self.local = UnitSums(self.settings, seed=self.seed, random=self.draws.local)
+        elif self.settings.in_local_steps:
             self.local = LocalPrivacy(
                 self.settings, self.ledger, study=self.study, seed=self.seed, random=self.draws.local
             )
 
     def prepare(self, program: SiteProgram) -> None:
         """Give the program what it needs; before its first work."""
-        if self.local is not None:
+        if isinstance(self.local, UnitSums):
+            program.use_unit_sums(self.local)
+        elif self.local is not None:
             program.use_privacy(self.local)
 
     def begin(self, round_number: int, exchange: Exchange) -> None:

@@ -55,7 +55,7 @@ def build_data(study: Study) -> FederatedData:
             f"data.name: {study.data.name!r} gives no data set",
             remedy="return a SiteTables, or an object as in secfed.algorithms.framework.datasets",
         )
-    if study.privacy is not None and study.privacy.in_local_steps:
+    if study.privacy is not None and study.privacy.hides_records:
         # A user's own data set without this method owes what the method checks.
         by_itself = getattr(data, "for_record_privacy", None)
         slots = study.privacy.privacy_unit.adjacency.keeps_slots

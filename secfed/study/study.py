@@ -106,12 +106,21 @@ class Study(Strict):
     def check_roster(self, sites: int) -> None:
         """Check the study against the number of enrolled sites."""
         self.protection.check_cohort(sites)
+        shared = self.privacy is not None and self.privacy.noise == "sum"
+        if shared and not self.protection.traits.hides_sites:
+            raise ConfigError(
+                f'privacy.noise: "sum" relies on a secure sum, and under {self.protection.name} protection '
+                "the aggregator receives each site's own values, with a share of the noise only",
+                remedy='set protection.name = "masked" or "encrypted", or privacy.noise = "site"',
+            )
 
     def tables(self) -> dict[str, Any]:
         """The whole study as plain values, defaults included but for keys that came later."""
         tables = self.model_dump(mode="json")
         if self.privacy is None:
             del tables["privacy"]
+        else:
+            tables["privacy"] = self.privacy.canonical()
         # So that a study without these keys keeps the digest that it had.
         if self.model.start is None:
             del tables["model"]["start"], tables["model"]["start_sha256"]
@@ -145,7 +154,7 @@ class Study(Strict):
             "protection": self.protection.name,
             "rounds": self.rounds,
             "sites": sites,
-            "privacy": None if self.privacy is None else self.privacy.model_dump(mode="json"),
+            "privacy": None if self.privacy is None else self.privacy.canonical(),
             **start,
         }
 

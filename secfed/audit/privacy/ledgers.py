@@ -10,15 +10,16 @@ from secfed.audit.privacy.findings import CheckedFolder, VerifiedRecord
 from secfed.audit.privacy.recompute import alone
 from secfed.dp.accounting.budget import Budget, Spent, Standing
 from secfed.dp.accounting.events import (
+    IN_SUM,
     DistributedDiscreteGaussian,
     Event,
     Gaussian,
     PoissonSampledGaussian,
     Skellam,
+    UnitSkellam,
     to_value,
 )
 from secfed.dp.accounting.interface import Accountant
-from secfed.dp.accounting.unit import Unit
 from secfed.dp.ledger.ledger import BUDGETS, RECOVERED, SPENT, UNPROTECTED
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.hash_chain import Entry
@@ -138,7 +139,9 @@ def describe(event: Event) -> str:
         case Gaussian(noise_multiplier=noise):
             return f"Gaussian, noise multiplier {noise:.4g}{times}"
         case Skellam(l2=norm, variance=variance):
-            return f"Skellam in the sum, noise {variance**0.5 / norm if norm else 0:.4g} of the norm{times}"
+            whose = " of one unit" if isinstance(event, UnitSkellam) else ""
+            noise = variance**0.5 / norm if norm else 0
+            return f"Skellam in the sum, noise {noise:.4g} of the norm{whose}{times}"
         case DistributedDiscreteGaussian(shares=shares, sigma=sigma):
             return f"discrete Gaussian in the sum, {shares} honest shares of scale {sigma:.4g}{times}"
         case _:
@@ -153,9 +156,9 @@ def _amount(standing: Standing, payments: Sequence[Spent]) -> Amount:
     if spent is not None:
         # A record budget may rest on noise in the sum too, restated; then the weaker footing counts.
         in_sum = any(
-            item.event.adjacency.protects is Unit.SITE
+            isinstance(item.event, IN_SUM)
             for item in payments
-            if budget.protects is Unit.SITE or not item.record_private
+            if budget.protects == "site" or not item.record_private
         )
         relies_on = "sum-noise" if in_sum else "local-noise"
     return Amount(

@@ -306,8 +306,8 @@ class TestForTheAgent:
 
 def test_the_policy_has_thought_of_every_key_of_privacy() -> None:
     """A new key of [privacy] must be judged here: does it loosen what a site has agreed to?"""
-    limited = {"unit", "epsilon", "delta", "adjacency", "accountant", "metrics", "weights"}
-    harmless = {"clip_norm", "clip_quantile", "engine", "group_size", "noise", "metrics_share"}
+    limited = {"unit", "epsilon", "delta", "adjacency", "accountant", "metrics", "weights", "noise"}
+    harmless = {"clip_norm", "clip_quantile", "engine", "group_size", "distribution", "metrics_share"}
     assert set(PrivacySection.model_fields) == limited | harmless
 
 

@@ -255,7 +255,7 @@ def test_the_event_states_what_survives_and_what_rounding_adds() -> None:
     assert event.variance * coarsest**2 == pytest.approx(0.25)
     assert event.l1 >= event.l2
     assert noise.event(7, Adjacency.REPLACE_SITE).adjacency is Adjacency.REPLACE_SITE
-    with pytest.raises(ConfigError, match="protects sites"):
+    with pytest.raises(ConfigError, match="protects a site"):
         noise.event(1, Adjacency.REPLACE_RECORD)
 
 

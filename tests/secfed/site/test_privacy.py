@@ -62,7 +62,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
         ("record", "clip_quantile = 0.5"),
         ("group", "group_size = 4"),
         ("site", ""),
-        ("site", 'noise = "discrete-gaussian"'),
+        ("site", 'distribution = "discrete-gaussian"'),
     ],
 )
 def test_private_models_are_the_same_bytes_under_plain_and_masked(

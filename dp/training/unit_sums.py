@@ -1,0 +1,112 @@
+"""What a site does with single records, or groups of them, when the secure sum carries the noise.
+
+    settings, records -> is delta small enough for them? which records form a unit?
+    model, loss, records -> the sum of clipped gradients, one for each unit, without noise
+
+Nothing here adds noise, and nothing is paid: the site pays for every sum before its work begins
+(:mod:`secfed.site.privacy`). Every unit takes part in every sum, so there is no sampling to be secret.
+
+Security: the sums must leave in the exchange whose noise was planned for them, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from secfed.dp.accounting.unit import GroupPartition
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.settings import PrivacySection
+from secfed.dp.training.local_plan import MAX_DELTA_TIMES_RECORDS, delta_is_weak
+from secfed.dp.training.losses import DeclaredLoss
+from secfed.dp.training.mechanism import SLACK, Mechanism
+from secfed.dp.training.patient_records import Records
+from secfed.dp.training.private_loop import PrivateTraining
+from secfed.errors import ConfigError
+
+GRADIENT_NORM: Final = 1.0 + SLACK  # what one unit adds to a sum of gradients, over C; see UnitSums.gradients
+_MOST_UNITS: Final = 1 << 18
+
+
+class UnitSums:
+    """One site's units in one study.
+
+    ``seed`` decides groups only; ``random`` maps (round, exchange) to a source for random layers, fresh for
+    each. A study whose delta times the site's records is ``max_delta_times_records`` or more is refused.
+    """
+
+    def __init__(
+        self,
+        settings: PrivacySection,
+        *,
+        seed: int,
+        random: Callable[[int, str], SecureRandom],
+        max_delta_times_records: float = MAX_DELTA_TIMES_RECORDS,
+    ) -> None:
+        self.settings, self._seed, self._random_of = settings, seed, random
+        self._max_delta_times_records = max_delta_times_records
+        self.weak_delta = False  # once planned: whether delta is 1 / (records of this site) or more
+        self.partition: GroupPartition | None = None
+        self._checked: tuple[nn.Module, str] | None = None  # for which the engine agreed with the loop
+        self.random = SecureRandom()
+
+    def plan(self, records: int, patients: Sequence[int] | None = None) -> list[NDArray[np.int64]]:
+        """The record indices of every unit.
+
+        ConfigError for a delta that is too large for so many records, or more units than a sum is sound for.
+        """
+        self.weak_delta = delta_is_weak(self.settings, records, self._max_delta_times_records)
+        units = list(np.arange(records).reshape(-1, 1))
+        if self.settings.group_size is not None:
+            self.partition = GroupPartition.under(
+                self.settings.privacy_unit,
+                records,
+                self.settings.group_size,
+                seed=self._seed,
+                patients=patients,
+            )
+            units = list(self.partition.groups)
+        if len(units) > _MOST_UNITS:
+            raise ConfigError(
+                f'privacy.noise: "sum" adds up at most {_MOST_UNITS} records or groups of one site, not '
+                f"{len(units)}",
+                remedy="use larger groups, or a part of the records",
+            )
+        return units
+
+    def enter(self, round_number: int, exchange: str) -> None:
+        """Say where in the study the next work belongs; the site does, before the algorithm works."""
+        self.random = self._random_of(round_number, exchange)
+
+    def gradients(self, model: nn.Module, loss: DeclaredLoss, records: Records) -> dict[str, torch.Tensor]:
+        """The sum over all units of their clipped gradients, by parameter name: float64, without noise.
+
+        A unit that fails, or has no finite gradient, adds zeros. Two sums that differ in one unit are at most
+        C * :data:`GRADIENT_NORM` apart: C for the unit, and the last digits in which the engines and 2^18
+        additions in float64 err (m terms of norm C: by m^2 2^-53 C at most; Higham 2002, section 4.2).
+
+        ConfigError for a model or loss that the unit cannot protect.
+        """
+        settings = self.settings
+        training = PrivateTraining(
+            Mechanism(settings.privacy_unit, settings.clip_norm, 0.0, 1.0),
+            engine="loop" if self.partition is not None else settings.engine,
+            partition=self.partition,
+            random=self.random,
+        )
+        training.checked = self._checked == (model, loss.name)
+        stepless = torch.optim.SGD(model.parameters())
+        with training.session(model, stepless, loss, records=len(records), steps=1) as session:
+            total = session.clipped_sum(session.draw(), records)
+        if training.checked:
+            self._checked = (model, loss.name)
+        return total.sums
+
+    def save(self) -> dict[str, torch.Tensor]:
+        """Nothing: equal exchanges give equal sums."""
+        return {}

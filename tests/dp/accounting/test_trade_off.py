@@ -1,0 +1,46 @@
+"""What a test for membership can find: against the exact trade-off of Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy import stats
+
+from secfed.dp.accounting.events import Event, Gaussian, PoissonSampledGaussian, UnitSkellam
+from secfed.dp.accounting.interface import statement
+from secfed.dp.accounting.trade_off import found_at, most_found
+from secfed.dp.accounting.unit import Adjacency
+
+ADD, REPLACE = Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD
+ALARMS = 0.01
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.8, 2.0, 10.0])
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_of_gaussian_noise_it_is_the_power_of_the_best_test(noise: float, relation: Adjacency) -> None:
+    mu = (1.0 if relation is ADD else 2.0) / noise
+    exact = float(stats.norm.cdf(stats.norm.ppf(ALARMS) + mu))
+    found = most_found([Gaussian(relation, noise, 1)], ALARMS)
+    assert exact <= found <= 1.02 * exact + 1e-3
+
+
+def test_of_skellam_noise_it_is_a_little_more() -> None:
+    """On fine grids the exact power is that of Gaussian noise; divergences of whole orders permit more."""
+    event = UnitSkellam(ADD, 1e4, 1e6, (0.5e4 * 2) ** 2, 4)
+    exact = float(stats.norm.cdf(stats.norm.ppf(ALARMS) + 2.0))
+    assert exact <= most_found([event], ALARMS) <= 2 * exact
+
+
+def test_the_curve_says_less_than_one_point_of_it() -> None:
+    events: list[Event] = [PoissonSampledGaussian(ADD, 0.05, 0.7, 400)]
+    told = statement(events, 1e-5)
+    whole = most_found(events, ALARMS)
+    assert whole < 0.6 * found_at(told.epsilon, 1e-5, ALARMS)
+    assert whole >= ALARMS
+
+
+def test_no_noise_and_no_privacy_find_everybody() -> None:
+    assert most_found([Gaussian(ADD, 0.0, 1)], ALARMS) == 1.0
+    assert found_at(math.inf, 1e-5, ALARMS) == pytest.approx(1.0)
+    assert found_at(0.0, 0.0, ALARMS) == pytest.approx(ALARMS)

@@ -1,0 +1,118 @@
+"""Clipped sums over single records and groups, which leave without noise of their own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from secfed.config.schema import checked
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.settings import PrivacySection
+from secfed.dp.training import engine_check, private_loop, unit_sums
+from secfed.dp.training.losses import supervised
+from secfed.dp.training.patient_records import TensorRecords
+from secfed.dp.training.unit_sums import GRADIENT_NORM, UnitSums
+from secfed.errors import ConfigError
+
+RECORDS = 24
+
+
+def sums(engine: str = "hooks", **more: Any) -> UnitSums:
+    table = {"unit": "record", "epsilon": 1.0, "delta": 1e-5, "noise": "sum", "clip_norm": 0.5, **more}
+    if more.get("unit") != "group":
+        table["engine"] = engine
+    settings = checked(PrivacySection, table, "privacy")
+    made = UnitSums(settings, seed=3, random=lambda *_: SecureRandom.for_simulation(1, "test"))
+    made.plan(RECORDS)
+    made.enter(1, "update")
+    return made
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def records(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(RECORDS, 5, generator=generator), torch.randint(0, 3, (RECORDS,), generator=generator)
+
+
+LOSS = supervised(nn.functional.cross_entropy)
+
+
+def flat(parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts.values()])
+
+
+def by_hand(model: nn.Module, units: list[np.ndarray], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(())
+    for unit in units:
+        loss = nn.functional.cross_entropy(model(x[unit]), y[unit])
+        gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
+        gradient = gradient.double()
+        total = total + gradient * min(1.0, 0.5 / float(gradient.norm()))
+    return total
+
+
+@pytest.mark.parametrize("engine", ["hooks", "ghost", "loop"])
+def test_the_sum_is_that_of_every_record_clipped(engine: str) -> None:
+    model, (x, y) = network(), records()
+    found = flat(sums(engine).gradients(model, LOSS, TensorRecords((x, y))))
+    wanted = by_hand(model, list(np.arange(RECORDS).reshape(-1, 1)), x, y)
+    assert torch.allclose(found, wanted, atol=1e-5)
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_the_sum_is_that_of_every_group_clipped() -> None:
+    made, model, (x, y) = sums(unit="group", group_size=4), network(), records()
+    units = made.plan(RECORDS)
+    assert sorted(np.concatenate(units).tolist()) == list(range(RECORDS))
+    found = flat(made.gradients(model, LOSS, TensorRecords((x, y))))
+    assert torch.allclose(found, by_hand(model, units, x, y), atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["hooks", "ghost", "loop"])
+@pytest.mark.parametrize("value", [1e6, 1e30, math.nan, math.inf])
+def test_one_record_moves_it_by_the_norm_at_most(engine: str, value: float) -> None:
+    """Whatever it is: one that has no gradient adds zeros, and the others what they would."""
+    model, (x, y) = network(), records()
+    x[7] = 0.0  # a record that is there in both, so that the number of records is the same
+    before = flat(sums(engine).gradients(model, LOSS, TensorRecords((x, y))))
+    x = x.clone()
+    x[7] = value
+    after = flat(sums(engine).gradients(model, LOSS, TensorRecords((x, y))))
+    assert torch.isfinite(after).all()
+    assert float((after - before).norm()) <= 2 * 0.5 * GRADIENT_NORM
+
+
+def test_the_engine_is_checked_once_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return engine_check.checked_engine(*arguments)
+
+    monkeypatch.setattr(private_loop, "checked_engine", counted)
+    made, data = sums(), TensorRecords(records())
+    for model in (network(), network()):
+        for _ in range(3):
+            made.gradients(model, LOSS, data)
+    assert len(calls) == 2
+
+
+def test_a_delta_for_too_few_records_and_too_many_units_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sums(delta=1e-3)
+    assert not made.weak_delta
+    made.plan(1_000)
+    assert made.weak_delta
+    with pytest.raises(ConfigError, match=r"privacy\.delta"):
+        made.plan(10_000)
+    monkeypatch.setattr(unit_sums, "_MOST_UNITS", 99)
+    with pytest.raises(ConfigError, match=r"privacy\.noise"):
+        sums().plan(100)

@@ -1,0 +1,173 @@
+"""``noise = "sum"`` in a whole study: who may use it, what it pays, and what arrives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from secfed.algorithms.framework.base import UnitBound
+from secfed.config.cohort_rules import min_survivors
+from secfed.dp.accounting.events import from_value
+from secfed.dp.accounting.interface import statement
+from secfed.errors import ConfigError
+from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
+from secfed.simulation import simulate
+from secfed.simulation.dropouts import Dropout
+from secfed.study.study import Study
+from secfed.wire.layout import Exchange
+from tests.secfed.pipeline.test_noised_algorithm import Constant, Server
+from tests.secfed.privacy_case import run, study
+
+RECORDS = 100.0
+
+
+class Sums(Constant):
+    """A sum over as many records as the bound says, each of norm 1 at most."""
+
+    summed_units = ("record", "group")
+    bound: UnitBound | None = UnitBound(1.0)
+
+    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
+        assert exchange in self.exchanges(1)
+        return self.bound
+
+    def use_unit_sums(self, sums: Any) -> None:
+        sums.plan(100)
+
+
+def chosen(protection: str = "masked", privacy: str = "", **more: Any) -> Study:
+    asked = study(protection=protection, privacy=f'noise = "sum"\n{privacy}', **more)
+    return asked.replace("study.rounds", 1).replace("protection.colluders", 1)
+
+
+def play(
+    inner: Constant, asked: Study, monkeypatch: pytest.MonkeyPatch, *drops: str, out: Path | None = None
+) -> np.ndarray:
+    server = Server()
+    inner.server = lambda: server  # type: ignore[method-assign]
+    monkeypatch.setattr(simulate, "build", lambda _study: inner)
+    run(asked, out, drops=tuple(map(Dropout.parse, drops)))
+    totals = server.taken[0]  # under encrypted protection every site replays the server
+    return totals["update/x"].numpy()
+
+
+@pytest.mark.parametrize(
+    ("protection", "drops"),
+    [("masked", ()), ("masked", ("hospital-3@mask:1",)), ("encrypted", ())],
+)
+def test_what_arrives_is_the_sum_with_the_promised_noise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, protection: str, drops: tuple[str, ...]
+) -> None:
+    if protection == "encrypted":
+        pytest.importorskip("tenseal")
+    asked = chosen(protection, epsilon=2.0)
+    inner = Sums(0.25, 20_000, 4)
+    found = play(inner, asked, monkeypatch, *drops, out=tmp_path)
+    noised = with_privacy(asked, inner, 4)
+    assert isinstance(noised, NoisedAlgorithm)
+    honest = min_survivors(asked.protection, 4) - asked.protection.colluders_for(4)
+    assert honest >= 2
+    survivors = 4 - len(drops)
+    deviation = noised.noise_multiplier * (survivors / honest) ** 0.5
+    assert stats.kstest((found - survivors * 0.25) / deviation, "norm").pvalue > 1e-4
+    # Every site paid before it worked, for its records, and no more than the study's epsilon.
+    ledgers = sorted(tmp_path.glob("sites/*/ledger-*.jsonl"))
+    assert ledgers
+    for path in ledgers:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        events = [from_value(line["body"]["event"]) for line in lines if "event" in line.get("body", {})]
+        assert [event.name for event in events] == ["unit-skellam/1"]
+        told = statement(events, 1e-4)
+        assert told.adjacency == "add-or-remove-record"
+        assert 1.9 < told.epsilon <= 2.0
+
+
+def test_shares_of_a_study_divide_what_is_paid() -> None:
+    """An exchange with four times the share has half the noise, and both together keep to epsilon."""
+
+    class Two(Sums):
+        def exchanges(self, round_number: int) -> tuple[Exchange, ...]:
+            return (
+                tuple(Exchange(name, "all", self.layout) for name in ("a", "b")) if round_number == 1 else ()
+            )
+
+        def unit_bound(self, exchange: Exchange) -> UnitBound:
+            return UnitBound(1.0, share=0.8 if exchange.name == "a" else 0.2)
+
+    noised = with_privacy(chosen(), Two(0.0, 10, 4), 4)
+    assert isinstance(noised, NoisedAlgorithm)
+    first, second = (noised.event_of(exchange) for exchange in noised.exchanges(1))
+    assert first is not None
+    assert second is not None
+    assert noise_of(second) == pytest.approx(4 * noise_of(first), rel=1e-3)
+    assert 7.9 < statement([first, second], 1e-4).epsilon <= 8.0
+
+
+def test_releases_of_one_exchange_divide_its_share() -> None:
+    """Four rounds of one exchange, and one round of another with the same share, which has half the noise."""
+
+    class Rounds(Sums):
+        def exchanges(self, round_number: int) -> tuple[Exchange, ...]:
+            names = {1: ("a", "b"), 2: ("a",), 3: ("a",), 4: ("a",)}.get(round_number, ())
+            return tuple(Exchange(name, "all", self.layout) for name in names)
+
+        def unit_bound(self, exchange: Exchange) -> UnitBound:
+            return UnitBound(1.0, share=0.5)
+
+    noised = with_privacy(chosen().replace("study.rounds", 4), Rounds(0.0, 10, 4), 4)
+    assert isinstance(noised, NoisedAlgorithm)
+    often, once = (noised.event_of(exchange) for exchange in noised.exchanges(1))
+    assert noise_of(often) == pytest.approx(4 * noise_of(once), rel=1e-3)
+
+
+def noise_of(event: Any) -> float:
+    """Variance over the squared norm of one unit."""
+    return float(event.variance / event.l2**2)
+
+
+def refused(key: str, asked: Any) -> ConfigError:
+    with pytest.raises(ConfigError, match=key) as problem:
+        asked()
+    return problem.value
+
+
+def test_plain_protection_would_show_each_share() -> None:
+    assert "masked" in str(refused(r"privacy\.noise", lambda: chosen("plain")).remedy)
+
+
+@pytest.mark.parametrize("inner", [Constant, type("Unbounded", (Sums,), {"bound": None})])
+def test_an_algorithm_must_bound_what_one_record_adds(inner: type[Constant]) -> None:
+    refused(r"privacy\.noise", lambda: with_privacy(chosen(), inner(0.0, 5, 4), 4))
+
+
+def test_too_few_honest_sites_are_refused() -> None:
+    """Masked protection has two honest sites in every sum by its own rules; encrypted has not."""
+    asked = chosen("encrypted").replace("protection.min_cohort", 2)
+    refused(r"privacy\.noise", lambda: with_privacy(asked, Sums(0.0, 5, 4), 4))
+
+
+def test_keys_without_effect_are_refused() -> None:
+    refused(r"privacy\.clip_quantile", lambda: chosen(privacy="clip_quantile = 0.5"))
+    refused(r"privacy\.distribution", lambda: study(privacy='distribution = "skellam"'))
+
+
+def test_the_site_as_unit_has_no_choice_of_where_noise_is_added() -> None:
+    refused(r"privacy\.noise", lambda: study("site", privacy='noise = "sum"'))
+
+
+def test_a_study_of_before_keeps_its_digest() -> None:
+    """``noise`` once named the distribution; records and study files of then are read as they were meant."""
+    for unit in ("record", "site"):
+        former = study(unit).tables()["privacy"]
+        assert former["noise"] == "skellam"
+        assert "distribution" not in former
+    named = study("site", privacy='noise = "discrete-gaussian"')
+    assert named.privacy is not None
+    assert named.privacy.distribution == "discrete-gaussian"
+    assert named.digest() == study("site", privacy='distribution = "discrete-gaussian"').digest()
+    assert chosen().digest() != chosen().replace("privacy.noise", "site").digest()
