@@ -2,14 +2,15 @@
 
 What several views of a record have in common is found by canonical correlation analysis, which needs nothing
 but sums: every view's covariance, over all records that have the view, and the cross-covariances, over the
-records that have both. One small eigenproblem at the server gives each view a projection. A hospital with one view
-uses its view's: no network and no rounds of training. Clusters are found by spherical k-means on the projected
-records, and may be refined by discriminants of the views themselves; labels only score them.
+records that have both. One eigenproblem at the server gives each view a projection. A hospital with one view
+uses its view's: no network and no rounds of training. Clusters are found by spherical k-means on the
+projected records, and may be refined by discriminants of the views themselves; labels only score them.
 
 Every sum is one over records of contributions with a bounded norm: :mod:`secfed.algorithms.canonical.plan`.
 
-Security: the cohorts say which hospital holds all views, and the study file which view each other one holds.
-The moments of a view are d (d + 1) / 2 totals: about as many records can be solved for if fewer were summed.
+Security: who holds which view is public. Without noise the totals are exact: where all hospitals together
+have fewer records than a view has features, its moments tell the records up to a rotation; and two iterations
+of k-means differ by the records that changed their cluster, which may be one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Canonical(PlannedStages[CanonicalStage]):
         study, data = setting.study, setting.data
         if not isinstance(data, MultiviewData) or len(data.view_sizes) < 2:
             raise ConfigError(
-                f"data.name: canonical needs records with several views, which {study.data.name} does not give",
+                f"data.name: canonical needs several views of a record; {study.data.name} has none",
                 remedy="use a multi-view data set, for example digits-views or multiview",
             )
         if study.model.name != "none":
@@ -129,7 +130,7 @@ def _dimensions(options: CanonicalOptions, sizes: Sequence[int], classes: int) -
         return min(2 * classes, most)
     if options.dimensions > most:
         raise ConfigError(
-            f"algorithm.dimensions: the views correlate in at most {most} dimensions, not {options.dimensions}",
+            f"algorithm.dimensions: {options.dimensions} are more than the {most} in which views correlate",
             remedy="lower it, or leave it out",
         )
     return options.dimensions

@@ -4,8 +4,8 @@ One iteration is one secure sum, in all restarts at once: a record adds itself t
 cosine, so in R restarts it moves the sum by a norm of at most sqrt(R).
 
 Source: Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Machine
-Learning 42, 2001. Splitting along the principal direction: Boley, "Principal direction divisive partitioning",
-Data Mining and Knowledge Discovery 2, 1998.
+Learning 42, 2001. Splitting along the principal direction: Boley, "Principal direction divisive
+partitioning", Data Mining and Knowledge Discovery 2, 1998.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def simplexes(restarts: int, clusters: int, dimensions: int, seed: int) -> torch
     corners = torch.eye(clusters, dtype=torch.float64) - 1 / clusters
     turned = []
     for restart in range(restarts):
-        drawn = torch.randn(size, size, dtype=torch.float64, generator=torch_generator(seed, "simplex", restart))
+        drawn = torch.randn(
+            size, size, dtype=torch.float64, generator=torch_generator(seed, "simplex", restart)
+        )
         turned.append(unit((corners @ torch.linalg.qr(drawn)[0][:clusters])[:, :dimensions]))
     return torch.stack(turned)
 
@@ -71,7 +73,7 @@ def parts_moments(records: torch.Tensor, centres: torch.Tensor, clusters: int) -
 
 
 def split(found: Moments, clusters: int, wanted: int) -> torch.Tensor:
-    """Two centres for each of the parts that spread most, one for the others: [K, q], ``wanted`` of them used.
+    """Two centres for each of the parts that spread most, one for the others: [K, q], zeros after ``wanted``.
 
     A part spreads as much as its records vary along its principal direction; there the two lie on either side
     of the mean, one standard deviation away.

@@ -39,7 +39,9 @@ class Discriminants:
         return score.argmax(dim=1)
 
 
-def class_sums(records: torch.Tensor, clusters: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def class_sums(
+    records: torch.Tensor, clusters: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums [K, d] and numbers [K] of the records by cluster: one record moves them by at most sqrt(2)."""
     sums = records.new_zeros(count, records.shape[1]).index_add_(0, clusters, records)
     return sums, torch.bincount(clusters, minlength=count).to(torch.float64)
@@ -68,4 +70,6 @@ def discriminants(
     sizes = (together / together.sum()).log()
     largest = max(float(one.abs().max()) for one in (*directions, *offsets, sizes))
     factor = 1 / largest if largest > 0 else 1.0
-    return Discriminants([one * factor for one in directions], [one * factor for one in offsets], sizes * factor)
+    return Discriminants(
+        [one * factor for one in directions], [one * factor for one in offsets], sizes * factor
+    )

@@ -1,7 +1,7 @@
 """Means and covariances from sums over records.
 
-The block of one record x is the upper triangle, diagonal included, of [x, 1][x, 1]^T / 2. For |x| <= 1 its norm
-is at most 1, whatever x is; it holds the record's square, the record, and a count.
+The block of one record x is the upper triangle, diagonal included, of [x, 1][x, 1]^T / 2: products of its
+features, the features, and a count. For |x| <= 1 its norm is at most 1, whatever x is.
 """
 
 from __future__ import annotations

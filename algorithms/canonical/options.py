@@ -15,8 +15,8 @@ class CanonicalOptions(Options):
 
     maps: str | tuple[str, ...] = Field(
         default="l2",
-        description='"l2", "sqrt-l2", "hog", "standard" or "projection:K", several joined by "+"; one for all '
-        "views, or an array with one for each",
+        description='"l2", "sqrt-l2", "hog", "standard" or "projection:K", several joined by "+"; one for '
+        "all views, or an array with one for each",
     )
     dimensions: int | None = Field(
         default=None, ge=1, description="numbers per embedded record; twice the number of classes if left out"
@@ -32,7 +32,7 @@ class CanonicalOptions(Options):
     )
     starts: Literal["simplex", "divisive"] = Field(
         default="simplex",
-        description='"simplex" (random corners), or "divisive" (splits by summed covariances; for tens of clusters)',
+        description='"simplex" (random corners), or "divisive" (splits by covariances; for many clusters)',
     )
     restarts: int = Field(default=20, ge=1, description="starts of k-means side by side, at least 1")
     kmeans_iterations: int = Field(default=10, ge=1, description="sums of k-means, at least 1")

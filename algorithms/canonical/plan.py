@@ -8,10 +8,11 @@
               refine-1, ..              per view: sums and counts by cluster
     round 2   table                     records by cluster and class, for the scores
 
-Every sum is one over records, of contributions with a norm of at most the stage's ``sensitivity``, whatever the
-records, the broadcast and the number of views are. Noise in a sum hence protects single records; ``share`` is
-the part of the squared privacy parameter (mu^2 of Gaussian differential privacy) that an exchange should get.
-The table is for evaluation: it has no share, as ``scale`` has none, whose sums no norm bounds usefully.
+Every sum is one over records, of contributions with a norm of at most the stage's ``sensitivity``, whatever
+the records and the broadcast hold: a record that is there or not moves the totals by no more (twice that, if
+it is replaced). So noise in the sum protects single records, and ``share`` is the part of mu^2, the squared
+parameter of Gaussian differential privacy, that the exchange should get. The table is for evaluation and has
+no share; nor has ``scale``, whose sums no norm bounds usefully.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         if len(self.full_sites) < self.least:
             raise ConfigError(
                 f"data: {len(self.full_sites)} sites hold all views, but a sum over them needs {self.least}",
-                remedy="add sites that hold all views, or lower protection.colluders, protection.min_cohort or "
-                "protection.threshold",
+                remedy="add sites that hold all views, or lower protection.colluders, protection.min_cohort "
+                "or protection.threshold",
             )
 
     @property
@@ -164,9 +165,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
     def summing(self) -> tuple[CanonicalStage, ...]:
         """The stages that find clusters, in order."""
         options, views, rows = self.options, self.views, math.sqrt(self.options.restarts)
-        of_moments, of_cross, of_clusters, of_refinement = (
-            _REFINED_SHARES if options.refinements else _SHARES
-        )
+        of_moments, of_cross, of_clusters, of_refinement = _REFINED_SHARES if options.refinements else _SHARES
         of_one = of_clusters / (self.levels + options.kmeans_iterations + 1)
         stages = []
         if any(self.standardised):

@@ -1,9 +1,9 @@
 """The canonical projections: where the views of a record agree, from covariances alone.
 
-With W_v = (C_v + lambda_v I)^(-1/2), the whitened cross-covariances W_u C_uv W_v are the blocks of a symmetric
+With W_v = (C_v + lambda_v I)^(-1/2), the whitened cross-covariances W_u C_uv W_v are blocks of a symmetric
 matrix with zeros on its diagonal. Its leading eigenvectors, each scaled by its eigenvalue and cut into views,
-are the projections W_v E_v. Of two views this is the singular value decomposition of the one block. A direction
-counts as much as the views correlate along it, so a direction of noise counts next to nothing.
+are E_v, and W_v E_v the projections. Of two views this is the singular value decomposition of the one block.
+A direction counts as much as the views correlate along it, so a direction of noise counts next to nothing.
 
 Source: Hotelling, "Relations between two sets of variates", Biometrika 28, 1936; several views: Kettenring,
 "Canonical analysis of several sets of variables", Biometrika 58, 1971 (MAXVAR, without the diagonal blocks).
@@ -31,8 +31,8 @@ def canonical(
 ) -> list[torch.Tensor]:
     """Projections [d_v, dimensions] of every view, each with a largest magnitude of 1.
 
-    Scaling a view's projection changes nothing, for its image is brought to norm 1; nor does a common factor in
-    all ``crosses``.
+    Scaling a view's projection changes nothing, for its image is brought to norm 1; nor does a common factor
+    in all ``crosses``.
     """
     whiten = [power(covariance, -0.5, ridge) for covariance in covariances]
     blocks = {(u, v): whiten[u] @ cross @ whiten[v] for (u, v), cross in crosses.items()}
@@ -52,9 +52,7 @@ def canonical(
     return found
 
 
-def _leading(
-    blocks: Crosses, sizes: Sequence[int], dimensions: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _leading(blocks: Crosses, sizes: Sequence[int], dimensions: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The leading eigenvalues (none below 0) and eigenvectors of the matrix of all blocks."""
     start = [sum(sizes[:view]) for view in range(len(sizes))]
     whole = torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64)

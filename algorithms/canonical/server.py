@@ -21,7 +21,7 @@ _STEADY = 1e-6  # a feature with a smaller deviation, as a share of the largest 
 
 
 class CanonicalServer(ServerProgram):
-    """Moments, projections, centres and discriminants, by the names that broadcasts have; reads totals only."""
+    """Moments, projections, centres and discriminants, by the names of broadcasts; reads totals only."""
 
     def __init__(self, plan: CanonicalPlan) -> None:
         self._plan = plan
@@ -99,7 +99,9 @@ class CanonicalServer(ServerProgram):
 
     def model(self) -> State:
         """What assigns a record to a cluster, and its embedding: float32 copies."""
-        names = [name for name in self._state if name.partition("/")[0] not in ("covariance", "centres", "parts")]
+        names = [
+            name for name in self._state if name.partition("/")[0] not in ("covariance", "centres", "parts")
+        ]
         return {name: self._state[name].to(torch.float32) for name in names if name != "found"}
 
     def metrics(self) -> Mapping[int, Mapping[str, float]]:
