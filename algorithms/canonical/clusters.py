@@ -78,7 +78,8 @@ def split(found: Moments, clusters: int, wanted: int) -> torch.Tensor:
     A part spreads as much as its records vary along its principal direction; there the two lie on either side
     of the mean, one standard deviation away.
     """
-    means, values, vectors = found.means(), *torch.linalg.eigh(found.covariances())
+    means = found.means()
+    values, vectors = torch.linalg.eigh(found.covariances())
     spread = found.records[:clusters].clamp(min=0) / HALF * values[:clusters, -1].clamp(min=0)
     chosen = set(spread.argsort(descending=True, stable=True)[: wanted - clusters].tolist())
     centres, added = means[:clusters].clone(), []

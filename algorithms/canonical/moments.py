@@ -63,4 +63,5 @@ def power(matrix: torch.Tensor, exponent: float, ridge: float, floor: float = 0.
     least = max(ridge * float(values[-1]), floor)
     if least <= 0:  # nothing varies
         return torch.zeros_like(matrix)
-    return (vectors * (values + least) ** exponent) @ vectors.T
+    result: torch.Tensor = (vectors * (values + least) ** exponent) @ vectors.T
+    return result

@@ -123,7 +123,8 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
 
     def broadcast(self, stage: CanonicalStage) -> Shapes:
         """Names and shapes of what the members of one exchange are given, all of it the server's state."""
-        scaled = {f"scale/{v}": (2, self.raw_sizes[v]) for v in range(self.views) if self.standardised[v]}
+        sizes = enumerate(self.raw_sizes)
+        scaled: Shapes = {f"scale/{v}": (2, size) for v, size in sizes if self.standardised[v]}
         means: Shapes = {f"mean/{v}": (size,) for v, size in enumerate(self.sizes)}
         if stage.kind == "scale":
             return {}
@@ -148,7 +149,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
 
     def parts(self, level: int) -> int:
         """How many parts the records are in after this many levels of splits."""
-        return min(2**level, self.clusters)
+        return min(1 << level, self.clusters)
 
     @property
     def levels(self) -> int:

@@ -106,7 +106,7 @@ class CanonicalSite(SiteProgram):
         return _finite(mapped, "mapped features of records")
 
     def _moments(self, views: _Views) -> dict[str, torch.Tensor]:
-        found = {}
+        found: dict[str, torch.Tensor] = {}
         for number, view in enumerate(views, start=1):
             if view is not None:
                 part = moments(view)
@@ -146,7 +146,7 @@ class CanonicalSite(SiteProgram):
         return found.assigned(views, [given[f"mean/{v}"] for v in each])
 
     def _by_cluster(self, views: _Views, assigned: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = {}
+        found: dict[str, torch.Tensor] = {}
         for number, view in enumerate(views, start=1):
             if view is not None:
                 sums, counts = discriminants.class_sums(view, assigned, self._plan.clusters)
