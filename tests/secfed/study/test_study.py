@@ -103,7 +103,7 @@ CASES = {
     "no algorithm name": (
         edit('name = "fedprox"\n', ""),
         "algorithm.name: is missing",
-        "use one of: ditto, fedadam, fedavg",
+        "use one of: canonical, ditto, fedadam",
     ),
     "name of a wrong type": (edit('"fedprox"', "3"), "algorithm.name: must be a text", "fedavg"),
     "option of another algorithm": (edit("fedprox", "fedavg"), "algorithm.mu: unknown key", "known keys"),
