@@ -52,7 +52,7 @@ def test_a_dropped_site_is_in_no_sum_and_the_study_goes_on(tmp_path: Path) -> No
         assert report.final["acc"] > 0.9
 
 
-MNIST_USPS = {"2:1": 0.98, "1:1": 0.97, "1:2": 0.96}
+MNIST_USPS = {"2:1": 0.982, "1:1": 0.975, "1:2": 0.97}
 BDGP = {"2:1": 0.967, "1:1": 0.946, "1:2": 0.917}
 
 
@@ -61,7 +61,7 @@ BDGP = {"2:1": 0.967, "1:1": 0.946, "1:2": 0.917}
 def test_mnist_usps_is_clustered_better_than_by_fmcsc(
     repository: Path, shared_data: Path, ratio: str, monkeypatch
 ) -> None:
-    """FMCSC's paper: 95.1, 92.9, 90.1."""
+    """Targets for three seeds hold for the first; FMCSC's paper has 95.1, 92.9, 90.1."""
     monkeypatch.setenv("SECFED_DATA", str(shared_data))
     assert loop(example(repository, "canonical-mnist-usps", ratio, 1)).metrics()[1]["acc"] > MNIST_USPS[ratio]
 
