@@ -41,6 +41,7 @@ from secfed.dp.settings import PrivacySection
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import SecfedError
 from secfed.pipeline.noised_algorithm import with_privacy
+from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange, State, Summands, Totals
 
@@ -65,24 +66,30 @@ class AlgorithmFault(AssertionError):
 
 
 def check_algorithm(
-    algorithm: type[Algorithm], *, model: Callable[[], nn.Module] | None = None, **options: object
+    algorithm: type[Algorithm],
+    *,
+    model: Callable[[], nn.Module] | None = None,
+    study: Study | None = None,
+    **options: object,
 ) -> None:
     """Check an algorithm for labelled records; see the module for how.
 
     ``model`` makes the model, for records of shape (6,) and two classes, the same every time; ``options`` are
-    keys of the ``[algorithm]`` table.
+    keys of the ``[algorithm]`` table. For other records give the whole ``study``; its privacy is not checked.
 
     Raises:
         AlgorithmFault: names the check, what is wrong and the remedy.
         SecfedError: options or a model that the algorithm refuses.
     """
     case = _Case(algorithm, options, model or _network)
+    if study is not None:
+        case = replace(case, own=study, records=dict.fromkeys(build_data(study).sites))
     _check_sums(case)
     if issubclass(algorithm, WeightedMean):
         _check_pooled_mean(case)
     _check_state(case)
     _check_dropout(case)
-    for unit in algorithm.private_units:
+    for unit in algorithm.private_units if study is None else ():
         _check_privacy(case, unit)
 
 
@@ -112,11 +119,14 @@ class _Case:
     type: type[Algorithm]
     options: Mapping[str, object]
     model: Callable[[], nn.Module]
-    records: Mapping[SiteId, SiteData] = field(default_factory=_different)
+    records: Mapping[SiteId, Any] = field(default_factory=_different)  # SiteData, but for an own study
     privacy: PrivacySection | None = None
+    own: Study | None = None
 
     @property
     def study(self) -> Study:
+        if self.own is not None:
+            return self.own
         return Study.parse(_STUDY).model_copy(update={"privacy": self.privacy})
 
     @property
@@ -126,6 +136,8 @@ class _Case:
         return SimpleNamespace(sites=tuple(self.records), site=site, input_shape=shape, classes=2)
 
     def algorithm(self) -> Algorithm:
+        if self.own is not None:
+            return build(self.own)
         make, kind, study = cast("Callable[..., Algorithm]", self.type), self.type.options_type, self.study
         if kind is None:
             return make(Setting(study, self.data, self.model), **self.options)
@@ -172,7 +184,7 @@ def _add_fixed_point(exchange: Exchange, given: Mapping[SiteId, Summands]) -> To
 def _play(
     case: _Case,
     *,
-    rounds: int = _ROUNDS,
+    rounds: int | None = None,
     add: Callable[[Exchange, Mapping[SiteId, Summands]], Totals] = _add,
     lost: Collection[tuple[SiteId, int]] = (),
     restart_server: bool = False,
@@ -180,11 +192,11 @@ def _play(
     shared: Algorithm | None = None,
     watch: Callable[[SiteId, Exchange, Summands], None] = lambda *_: None,
 ) -> ServerProgram:
-    """Rounds without protocol; a contribution that is lost was made, and is in no sum."""
+    """Rounds without protocol, by default all; a contribution that is lost was made, and is in no sum."""
     central = shared or case.algorithm()
     own = {site: shared or case.algorithm() for site in case.records}
     programs, server = {site: own[site].site(site) for site in own}, central.server()
-    for number in range(1, rounds + 1 + (rounds == _ROUNDS)):
+    for number in range(1, (rounds or case.study.rounds + 1) + 1):
         for exchange in central.exchanges(number):
             given = {}
             for site in central.members(number, exchange, tuple(own)):

@@ -48,11 +48,18 @@ def _no_classifier(*_: object) -> nn.Module:
     )
 
 
+def _no_network(*_: object) -> nn.Module:
+    raise ConfigError(
+        'model.name: "none" is no network to train', remedy="keep it for canonical, or use another model"
+    )
+
+
 # build(setting, options) -> Algorithm
 ALGORITHMS: Mapping[str, RegistryEntry] = find_algorithms()
 
 # build(input_shape, classes, options) -> torch.nn.Module
 MODELS: Mapping[str, RegistryEntry] = {
+    "none": RegistryEntry(ModelOptions, _no_network),
     "logistic-regression": RegistryEntry(ModelOptions, networks.logistic_regression),
     "multiview": RegistryEntry(multiview.MultiviewModelOptions, multiview.MultiviewNetwork),
     "mlp": RegistryEntry(networks.MlpOptions, networks.mlp),

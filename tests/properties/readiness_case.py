@@ -78,6 +78,29 @@ name = "plain"
 min_cohort = 3
 """
 
+CANONICAL = """
+[study]
+name = "readiness"
+rounds = 1
+seed = 5
+[algorithm]
+name = "canonical"
+maps = ["standard", "l2"]
+starts = "divisive"
+restarts = 2
+kmeans_iterations = 1
+refinements = 2
+[model]
+name = "none"
+[data]
+name = "tests.algorithms.fmcsc_case:blobs"
+views = [-1, -1, -1, 0, 0, 0]
+per_site = 12
+[protection]
+name = "plain"
+colluders = 1
+"""
+
 MULTIVIEW = """
 [study]
 name = "readiness"
@@ -208,6 +231,8 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
     elif algorithm == "fmcsc":
         views = {"": [-1, -1, -1, 0, 0, 0], "one-view": [0, 0, 0, -1, -1, -1]}[variant]
         text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
+    elif algorithm == "canonical":
+        text = CANONICAL
     elif algorithm == "fedcola":
         text = TRANSFER
     else:

@@ -16,6 +16,7 @@ from tests.properties.readiness_case import OF_MEANS, OF_PAIRS, tiny
 
 CASES = [
     *((name, "") for name in OF_MEANS),
+    ("canonical", ""),
     ("fmcsc", ""),
     ("fmcsc", "one-view"),
     ("fedcola", ""),

@@ -1,0 +1,4 @@
+"""Canonical clustering: what several views of a record have in common, from securely summed moments.
+
+Imports the framework, data and metrics.
+"""

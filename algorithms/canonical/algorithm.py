@@ -1,0 +1,136 @@
+"""Canonical clustering, written against sums: views are aligned by their moments, and clustered by sums.
+
+What several views of a record have in common is found by canonical correlation analysis, which needs nothing
+but sums: every view's covariance, over all records that have the view, and the cross-covariances, over the
+records that have both. One eigenproblem at the server gives each view a projection. A hospital with one view
+uses its view's: no network and no rounds of training. Clusters are found by spherical k-means on the
+projected records, and may be refined by discriminants of the views themselves; labels only score them.
+
+Every sum is one over records of contributions with a bounded norm: :mod:`secfed.algorithms.canonical.plan`.
+
+Security: who holds which view is public. Without noise the totals are exact: where all hospitals together
+have fewer records than a view has features, its moments tell the records up to a rotation; and two iterations
+of k-means differ by the records that changed their cluster, which may be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from secfed.algorithms.canonical.feature_maps import FeatureMap
+from secfed.algorithms.canonical.options import CanonicalOptions
+from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
+from secfed.algorithms.canonical.server import CanonicalServer
+from secfed.algorithms.canonical.site import CanonicalSite
+from secfed.algorithms.data.multiview.base import MultiviewData, MultiviewSite, check_multiview
+from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.parameters import check_shapes
+from secfed.algorithms.framework.registry import register
+from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.staged import PlannedStages
+from secfed.algorithms.framework.unfit import unfit
+from secfed.errors import ConfigError, DataError
+from secfed.wire.layout import Exchange, State
+
+
+@register("canonical", options=CanonicalOptions)
+class Canonical(PlannedStages[CanonicalStage]):
+    """Canonical clustering, bound to one study."""
+
+    private_units = ()
+
+    def __init__(self, setting: Setting, options: CanonicalOptions) -> None:
+        study, data = setting.study, setting.data
+        if not isinstance(data, MultiviewData) or len(data.view_sizes) < 2:
+            raise ConfigError(
+                f"data.name: canonical needs several views of a record; {study.data.name} has none",
+                remedy="use a multi-view data set, for example digits-views or multiview",
+            )
+        if study.model.name != "none":
+            raise ConfigError(
+                f"model.name: canonical has no network, so {study.model.name!r} would have no effect",
+                remedy='set model.name = "none"',
+            )
+        if not study.protection.traits.aggregator_reads_sums:
+            raise ConfigError(
+                f"protection.name: under {study.protection.name} every site repeats the server's step, and "
+                "eigenproblems do not come out the same to the last bit on different processors",
+                remedy='set protection.name = "masked"',
+            )
+        if study.privacy is not None:
+            raise ConfigError(
+                "privacy: canonical adds no noise yet, so no epsilon would be true", remedy="remove [privacy]"
+            )
+        self.setting, self.options, self.data = setting, options, data
+        self.maps = _maps(options, len(data.view_sizes))
+        sizes = tuple(
+            one.size(size, view)
+            for view, (one, size) in enumerate(zip(self.maps, data.view_sizes, strict=True), start=1)
+        )
+        self.plan: CanonicalPlan = CanonicalPlan(
+            options=options,
+            protection=study.protection,
+            rounds=study.rounds,
+            seed=study.seed,
+            privacy=study.privacy,
+            view_of=data.view_of,
+            raw_sizes=tuple(data.view_sizes),
+            sizes=sizes,
+            standardised=tuple(one.standardises for one in self.maps),
+            clusters=data.classes,
+            dimensions=_dimensions(options, sizes, data.classes),
+        )
+
+    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
+        """Who may add more than zeros to each view's part of a sum, and the fewest of them."""
+        parts = self.plan.contributors(self.stage(round_number, exchange))
+        return tuple((part, self.plan.fewest) for part in parts)
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast with other names or shapes than :meth:`CanonicalServer.broadcast` gives."""
+        check_shapes(broadcast, self.plan.broadcast(self.stage(round_number, exchange)))
+
+    def server(self) -> CanonicalServer:
+        """A fresh server program."""
+        return CanonicalServer(self.plan)
+
+    def site(self, site_id: SiteId) -> CanonicalSite:
+        """One site's program, bound to that site's records."""
+        return CanonicalSite(self.plan, self.maps, self.site_data(site_id))
+
+    def site_data(self, site_id: SiteId) -> MultiviewSite:
+        """One site's checked records."""
+        data, most = check_multiview(site_id, self.data.site(site_id), self.data), self.options.max_records
+        if len(data.labels) > most:
+            unfit(
+                DataError(
+                    f"site {site_id!r} has more records than algorithm.max_records",
+                    remedy="raise algorithm.max_records in the study file",
+                )
+            )
+            views = tuple(None if view is None else view[:most] for view in data.views)
+            data = MultiviewSite(views, data.labels[:most])
+        return data
+
+
+def _maps(options: CanonicalOptions, views: int) -> tuple[FeatureMap, ...]:
+    texts = (options.maps,) * views if isinstance(options.maps, str) else options.maps
+    if len(texts) != views:
+        raise ConfigError(
+            f"algorithm.maps: has {len(texts)} entries for {views} views",
+            remedy="give one for each view, in the order of the data set, or a single one for all",
+        )
+    return tuple(map(FeatureMap.parse, texts))
+
+
+def _dimensions(options: CanonicalOptions, sizes: Sequence[int], classes: int) -> int:
+    """As the study says; or twice the number of classes, as far as views can correlate in so many."""
+    most = sum(sizes) - max(sizes)
+    if options.dimensions is None:
+        return min(2 * classes, most)
+    if options.dimensions > most:
+        raise ConfigError(
+            f"algorithm.dimensions: {options.dimensions} are more than the {most} in which views correlate",
+            remedy="lower it, or leave it out",
+        )
+    return options.dimensions

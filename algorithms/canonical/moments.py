@@ -1,0 +1,67 @@
+"""Means and covariances from sums over records.
+
+The block of one record x is the upper triangle, diagonal included, of [x, 1][x, 1]^T / 2: products of its
+features, the features, and a count. For |x| <= 1 its norm is at most 1, whatever x is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+HALF: Final = 0.5  # every element of a block is the product divided by two
+_FEWEST: Final = 1.0  # records that means are divided by: a sum without any is not divided by 0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over records, halved: outer products [.., d (d + 1) / 2], sums [.., d] and counts [..]."""
+
+    outer: torch.Tensor
+    sums: torch.Tensor
+    records: torch.Tensor
+
+    def means(self) -> torch.Tensor:
+        """[.., d]; zeros without records."""
+        return self.sums / self._counts[..., None]
+
+    def covariances(self) -> torch.Tensor:
+        """[.., d, d], symmetric; zeros without records."""
+        size = self.sums.shape[-1]
+        rows, columns = torch.triu_indices(size, size).unbind()
+        square = self.outer.new_zeros(*self.outer.shape[:-1], size, size)
+        square[..., rows, columns] = self.outer
+        square[..., columns, rows] = self.outer
+        means = self.means()
+        return square / self._counts[..., None, None] - means[..., :, None] * means[..., None, :]
+
+    @property
+    def _counts(self) -> torch.Tensor:
+        return self.records.clamp(min=HALF * _FEWEST)
+
+
+def moments(records: torch.Tensor) -> Moments:
+    """The summed blocks of [n, d] records with norms of at most 1."""
+    size = records.shape[1]
+    rows, columns = torch.triu_indices(size, size).unbind()
+    outer = (records.T @ records)[rows, columns]
+    count = torch.tensor(float(len(records)), dtype=torch.float64)
+    return Moments(HALF * outer, HALF * records.sum(dim=0), HALF * count)
+
+
+def power(matrix: torch.Tensor, exponent: float, ridge: float, floor: float = 0.0) -> torch.Tensor:
+    """(M + lambda I)^exponent of a symmetric matrix whose negative eigenvalues count as 0.
+
+    Args:
+        ridge: lambda as a share of the largest eigenvalue.
+        floor: the least lambda: noise in the matrix moves eigenvalues by about its level times sqrt(d).
+    """
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    values = values.clamp(min=0)
+    least = max(ridge * float(values[-1]), floor)
+    if least <= 0:  # nothing varies
+        return torch.zeros_like(matrix)
+    result: torch.Tensor = (vectors * (values + least) ** exponent) @ vectors.T
+    return result

@@ -1,0 +1,231 @@
+"""Which sums a canonical study consists of, and what one record can add to each: from public facts alone.
+
+    round 1   scale                     only with the map "standard": sums and squares of raw features
+              moments                   per view: outer products, sums and counts of the records that have it
+              cross                     per pair of views: outer products of the records that have both
+              split-1, split-2, ..      only with divisive starts: moments of twice as many parts each time
+              kmeans-01, .., objective  all restarts of spherical k-means in one sum each; how well each did
+              refine-1, ..              per view: sums and counts by cluster
+    round 2   table                     records by cluster and class, for the scores
+
+Every sum is one over records, of contributions with a norm of at most the stage's ``sensitivity``, whatever
+the records and the broadcast hold: a record that is there or not moves the totals by no more (twice that, if
+it is replaced). So noise in the sum protects single records, and ``share`` is the part of mu^2, the squared
+parameter of Gaussian differential privacy, that the exchange should get. The table is for evaluation and has
+no share; nor has ``scale``, whose sums no norm bounds usefully.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from secfed.algorithms.canonical.options import CanonicalOptions
+from secfed.algorithms.canonical.projections import pairs
+from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.staged import RoundPlan
+from secfed.errors import ConfigError
+from secfed.wire.layout import Exchange, Field
+
+Kind = Literal["scale", "moments", "cross", "split", "kmeans", "objective", "refine", "table"]
+Shapes = dict[str, tuple[int, ...]]
+
+# Shares of mu^2: of moments, cross-covariances, clustering and refinement.
+_SHARES: Final = (0.25, 0.55, 0.2, 0.0)
+_REFINED_SHARES: Final = (0.2, 0.35, 0.1, 0.35)
+
+
+@dataclass(frozen=True)
+class CanonicalStage:
+    """One exchange, what it is for, and what noise in its sum would have to hide.
+
+    Attributes:
+        iteration: of splits, k-means and refinement, from 1.
+        sensitivity: the largest norm of what one record adds to the whole exchange.
+        share: of the study's mu^2.
+    """
+
+    kind: Kind
+    exchange: Exchange
+    iteration: int = 0
+    sensitivity: float = math.inf
+    share: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanonicalPlan(RoundPlan[CanonicalStage]):
+    """The plan of one study."""
+
+    options: CanonicalOptions
+    view_of: Mapping[SiteId, int | None]  # the one view of every site, or None for all views
+    raw_sizes: tuple[int, ...]  # features of each view as they are stored
+    sizes: tuple[int, ...]  # and after its map
+    standardised: tuple[bool, ...]  # views whose map begins with "standard"
+    clusters: int  # and classes
+    dimensions: int  # of an embedded record
+
+    def __post_init__(self) -> None:
+        if self.rounds != 1:
+            raise ConfigError(
+                f"study.rounds: canonical takes one round of sums, not {self.rounds}",
+                remedy="set study.rounds = 1",
+            )
+        if len(self.full_sites) < self.least:
+            raise ConfigError(
+                f"data: {len(self.full_sites)} sites hold all views, but a sum over them needs {self.least}",
+                remedy="add sites that hold all views, or lower protection.colluders, protection.min_cohort "
+                "or protection.threshold",
+            )
+
+    @property
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites."""
+        return tuple(self.view_of)
+
+    @cached_property
+    def full_sites(self) -> tuple[SiteId, ...]:
+        """Sites that hold all views of their records."""
+        return tuple(site for site, view in self.view_of.items() if view is None)
+
+    @property
+    def views(self) -> int:
+        """How many views there are."""
+        return len(self.sizes)
+
+    @property
+    def least(self) -> int:
+        """The smallest cohort that a sum is planned for."""
+        return self.least_sites(self.options.min_group)
+
+    @property
+    def fewest(self) -> int:
+        """Fewest sites that may add more than zeros to a part of a sum: two honest ones, whoever colludes."""
+        return max(self.options.min_group, self.protection.colluders_for(len(self.sites)) + 2)
+
+    def members(self, stage: CanonicalStage, round_number: int) -> tuple[SiteId, ...]:
+        """Everybody; but only sites with all views know how views vary together."""
+        del round_number
+        return self.full_sites if stage.kind == "cross" else self.sites
+
+    def contributors(self, stage: CanonicalStage) -> tuple[frozenset[SiteId], ...]:
+        """Who adds more than zeros to the parts of a sum that belong to a view."""
+        if stage.kind not in ("scale", "moments", "refine"):
+            return ()
+        owners = ({None, view} for view in range(self.views))
+        return tuple(frozenset(site for site in self.sites if self.view_of[site] in some) for some in owners)
+
+    def round_stages(self, round_number: int) -> Sequence[CanonicalStage]:
+        """All sums in round 1; the scores afterwards."""
+        return self.summing if round_number == 1 else self.scoring if self.scores else ()
+
+    def broadcast(self, stage: CanonicalStage) -> Shapes:
+        """Names and shapes of what the members of one exchange are given, all of it the server's state."""
+        sizes = enumerate(self.raw_sizes)
+        scaled: Shapes = {f"scale/{v}": (2, size) for v, size in sizes if self.standardised[v]}
+        means: Shapes = {f"mean/{v}": (size,) for v, size in enumerate(self.sizes)}
+        if stage.kind == "scale":
+            return {}
+        if stage.kind == "moments":
+            return scaled
+        if stage.kind == "cross":
+            return scaled | means
+        later = stage.kind == "refine" and stage.iteration > 1
+        if later or (stage.kind == "table" and self.options.refinements):
+            return scaled | means | self.discriminants
+        projections = {f"projection/{v}": (size, self.dimensions) for v, size in enumerate(self.sizes)}
+        runs = () if stage.kind in ("split", "refine", "table") else (self.options.restarts,)
+        name = {"split": "parts", "refine": "best", "table": "best"}.get(stage.kind, "centres")
+        return {**scaled, **means, **projections, name: (*runs, self.clusters, self.dimensions)}
+
+    @property
+    def discriminants(self) -> Shapes:
+        """What refinement finds."""
+        directions = {f"directions/{v}": (size, self.clusters) for v, size in enumerate(self.sizes)}
+        offsets = {f"offsets/{v}": (self.clusters,) for v in range(self.views)}
+        return {**directions, **offsets, "sizes": (self.clusters,)}
+
+    def parts(self, level: int) -> int:
+        """How many parts the records are in after this many levels of splits."""
+        return min(1 << level, self.clusters)
+
+    @property
+    def levels(self) -> int:
+        """How often parts are split until there are as many as clusters."""
+        return (self.clusters - 1).bit_length() if self.options.starts == "divisive" else 0
+
+    @cached_property
+    def scoring(self) -> tuple[CanonicalStage, ...]:
+        """The stage that scores clusters."""
+        table = Field("table", (self.clusters, self.clusters), self._most, 64)
+        return (CanonicalStage("table", self.exchange("table", "all", [table]), sensitivity=1.0),)
+
+    @cached_property
+    def summing(self) -> tuple[CanonicalStage, ...]:
+        """The stages that find clusters, in order."""
+        options, views, rows = self.options, self.views, math.sqrt(self.options.restarts)
+        of_moments, of_cross, of_clusters, of_refinement = _REFINED_SHARES if options.refinements else _SHARES
+        of_one = of_clusters / (self.levels + options.kmeans_iterations + 1)
+        stages = []
+        if any(self.standardised):
+            stages.append(CanonicalStage("scale", self.exchange("scale", "all", self._scale_fields)))
+        moments = [f for v, d in enumerate(self.sizes) for f in self._moment_fields(f"view-{v + 1}/", d)]
+        exchange = self.exchange("moments", "all", moments)
+        stages.append(CanonicalStage("moments", exchange, 0, math.sqrt(views), of_moments))
+        most = options.cross_radius**2
+        crosses = [
+            Field(f"cross-{u + 1}-{v + 1}", (self.sizes[u], self.sizes[v]), most * self._most, 64)
+            for u, v in pairs(views)
+        ]
+        norm = most * math.sqrt(len(crosses))
+        stages.append(CanonicalStage("cross", self.exchange("cross", "multi", crosses), 0, norm, of_cross))
+        for level in range(1, self.levels + 1):
+            fields = self._moment_fields("", self.dimensions, (self.clusters,))
+            exchange = self.exchange(f"split-{level}", "all", fields)
+            stages.append(CanonicalStage("split", exchange, level, 1.0, of_one))
+        sums = Field("sums", (options.restarts, self.clusters, self.dimensions), self._most, 64)
+        for number in range(1, options.kmeans_iterations + 1):
+            exchange = self.exchange(f"kmeans-{number:02}", "all", [sums])
+            stages.append(CanonicalStage("kmeans", exchange, number, rows, of_one))
+        objective = Field("objective", (options.restarts,), self._most, 64)
+        exchange = self.exchange("objective", "all", [objective])
+        stages.append(CanonicalStage("objective", exchange, 0, rows, of_one))
+        for number in range(1, options.refinements + 1):
+            exchange = self.exchange(f"refine-{number}", "all", self._class_fields)
+            share = of_refinement / options.refinements
+            stages.append(CanonicalStage("refine", exchange, number, math.sqrt(2 * views), share))
+        return tuple(stages)
+
+    @property
+    def _most(self) -> float:
+        return float(self.options.max_records)
+
+    @property
+    def _scale_fields(self) -> list[Field]:
+        fields, value = [], self.options.largest_value
+        for view, size in enumerate(self.raw_sizes):
+            if self.standardised[view]:
+                fields += [
+                    Field(f"view-{view + 1}/sum", (size,), value * self._most, 64),
+                    Field(f"view-{view + 1}/squares", (size,), value**2 * self._most, 64),
+                    Field(f"view-{view + 1}/records", (), self._most, 64),
+                ]
+        return fields
+
+    def _moment_fields(self, start: str, size: int, parts: tuple[int, ...] = ()) -> list[Field]:
+        half = self._most / 2
+        return [
+            Field(f"{start}outer", (*parts, size * (size + 1) // 2), half, 64),
+            Field(f"{start}sum", (*parts, size), half, 64),
+            Field(f"{start}records", parts, half, 64),
+        ]
+
+    @property
+    def _class_fields(self) -> list[Field]:
+        fields = []
+        for view, size in enumerate(self.sizes):
+            fields.append(Field(f"view-{view + 1}/sums", (self.clusters, size), self._most, 64))
+            fields.append(Field(f"view-{view + 1}/counts", (self.clusters,), self._most, 64))
+        return fields

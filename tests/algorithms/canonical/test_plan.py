@@ -1,0 +1,183 @@
+"""What a study sums, what one record can add to each sum, and which studies are refused."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from secfed.algorithms.canonical.algorithm import Canonical
+from secfed.algorithms.canonical.plan import CanonicalStage
+from secfed.algorithms.canonical.site import CanonicalSite
+from secfed.algorithms.data.multiview.base import MultiviewSite
+from secfed.errors import ConfigError, MalformedMessage, WrongState
+from secfed.wire.layout import State
+from tests.algorithms.canonical_case import SIZES, study, tiny
+
+ALL: dict[str, Any] = {
+    "algorithm__maps": ["l2", "hog"],
+    "algorithm__starts": "divisive",
+    "algorithm__refinements": 2,
+}
+STANDARD: dict[str, Any] = {**ALL, "algorithm__maps": ["standard", "sqrt-l2+projection:5"]}
+THREE: dict[str, Any] = {"data__views": 3, "algorithm__maps": "projection:6", "algorithm__cross_radius": 0.5}
+STUDIES = [ALL, STANDARD, THREE]
+
+
+def names(algorithm: Canonical, number: int) -> list[str]:
+    return [exchange.name for exchange in algorithm.exchanges(number)]
+
+
+def test_the_sums_of_a_study() -> None:
+    assert names(tiny(), 1) == ["moments", "cross", *(f"kmeans-0{n}" for n in range(1, 5)), "objective"]
+    assert names(tiny(), 2) == ["table"]
+    everything = ["scale", "moments", "cross", "split-1", "split-2", *(f"kmeans-0{n}" for n in range(1, 5))]
+    assert names(tiny(**STANDARD), 1) == [*everything, "objective", "refine-1", "refine-2"]
+    with pytest.raises(WrongState):
+        tiny().exchanges(3)
+
+
+def test_who_is_asked_and_who_adds_more_than_zeros() -> None:
+    algorithm = tiny(**ALL)
+    full = ["hospital-1", "hospital-2", "hospital-3"]
+    everybody = [*full, "hospital-4", "hospital-5", "hospital-6"]
+    for number in (1, 2):
+        for exchange in algorithm.exchanges(number):
+            asked = algorithm.members(number, exchange, everybody)
+            assert list(asked) == (full if exchange.name == "cross" else everybody)
+            parts = algorithm.contributors(number, exchange)
+            if exchange.name in ("moments", "refine-1", "refine-2"):
+                assert parts == ((frozenset(everybody[:5]), 3), (frozenset({*full, "hospital-6"}), 3))
+            else:
+                assert parts == ()
+
+
+@pytest.mark.parametrize("changes", [{}, *STUDIES])
+def test_shares_of_the_budget_add_up_to_all_of_it(changes: dict[str, Any]) -> None:
+    stages = tiny(**changes).plan.summing
+    assert sum(stage.share for stage in stages) == pytest.approx(1.0)
+    assert {stage.kind for stage in stages if not stage.share} <= {"scale"}
+    assert tiny(**changes).plan.scoring[0].share == 0
+
+
+def records(count: int, algorithm: Canonical, rng: np.random.Generator, extreme: bool) -> MultiviewSite:
+    """Records of all views, on any scale."""
+    views = []
+    for size in algorithm.plan.raw_sizes:
+        values = rng.normal(size=(count, size)) * 10.0 ** rng.integers(-3, 4)
+        if extreme:
+            values = rng.choice([0.0, 1.0, 3e38, -3e38, 1e-45], size=(count, size))
+        views.append(torch.from_numpy(values.astype(np.float32)))
+    return MultiviewSite(tuple(views), torch.from_numpy(rng.integers(0, 3, count)))
+
+
+def broadcast(algorithm: Canonical, stage: CanonicalStage, rng: np.random.Generator) -> State:
+    """One that sites let pass: any numbers up to the study's bound."""
+    size = 10.0 ** rng.integers(-6, 7)
+    shapes = algorithm.plan.broadcast(stage)
+    return {name: torch.from_numpy(rng.uniform(-size, size, shape)) for name, shape in shapes.items()}
+
+
+def added(
+    algorithm: Canonical, data: MultiviewSite, number: int, stage: CanonicalStage, sent: State
+) -> torch.Tensor:
+    program = CanonicalSite(algorithm.plan, algorithm.maps, data)
+    given = program.contribute(number, stage.exchange, sent)
+    fields = {field.name: field for field in stage.exchange.layout.fields}
+    assert given.keys() == fields.keys()
+    for name, value in given.items():
+        assert float(torch.as_tensor(value).abs().max()) <= fields[name].bound  # or fixed point would clip it
+    return torch.cat([torch.as_tensor(given[name], dtype=torch.float64).reshape(-1) for name in fields])
+
+
+def stages(algorithm: Canonical) -> list[tuple[int, CanonicalStage]]:
+    return [(number, stage) for number in (1, 2) for stage in algorithm.stages(number)]
+
+
+@pytest.mark.parametrize("changes", STUDIES)
+def test_no_record_adds_more_than_the_sensitivity_whatever_is_broadcast(changes: dict[str, Any]) -> None:
+    algorithm, rng = tiny(**changes), np.random.default_rng(1)
+    for number, stage in stages(algorithm):
+        most = 0.0
+        for turn in range(40):
+            data, sent = records(1, algorithm, rng, turn % 2 == 1), broadcast(algorithm, stage, rng)
+            norm = float(added(algorithm, data, number, stage, sent).norm())
+            assert norm <= stage.sensitivity * (1 + 1e-9)
+            most = max(most, norm)
+        if math.isfinite(stage.sensitivity):
+            assert most >= 0.7 * stage.sensitivity  # or the noise would be wasted
+        else:
+            assert stage.kind == "scale"
+
+
+@pytest.mark.parametrize("changes", STUDIES)
+def test_what_a_site_adds_is_the_sum_over_its_records(changes: dict[str, Any]) -> None:
+    algorithm, rng = tiny(**changes), np.random.default_rng(2)
+    data = records(6, algorithm, rng, extreme=False)
+    for number, stage in stages(algorithm):
+        sent = broadcast(algorithm, stage, rng)
+        alone = [
+            MultiviewSite(tuple(view[at : at + 1] for view in data.views), data.labels[at : at + 1])
+            for at in range(6)
+        ]
+        parts = [added(algorithm, one, number, stage, sent) for one in alone]
+        whole = added(algorithm, data, number, stage, sent)
+        assert torch.allclose(torch.stack(parts).sum(dim=0), whole, rtol=1e-9, atol=1e-9), stage.kind
+
+
+def test_a_broadcast_of_another_shape_is_refused() -> None:
+    algorithm = tiny(**ALL)
+    server = algorithm.server()
+    for exchange in algorithm.exchanges(1):
+        algorithm.check_broadcast(1, exchange, server.broadcast(1, exchange))
+    cross = algorithm.exchanges(1)[1]
+    with pytest.raises(MalformedMessage):
+        algorithm.check_broadcast(1, cross, {"mean/0": torch.zeros(5), "mean/1": torch.zeros(200)})
+
+
+REFUSED = [
+    ({"study__rounds": 2}, r"study\.rounds: canonical takes one round of sums, not 2"),
+    ({"model__name": "mlp"}, r"model\.name: canonical has no network, so 'mlp'"),
+    ({"protection__name": "encrypted"}, r"protection\.name: under encrypted every site repeats"),
+    ({"data__views": 1, "data__holds": [-1, -1, -1, 0]}, r"data\.name: canonical needs several views"),
+    ({"data__holds": [-1, -1, 0, 0, 1, 1]}, r"data: 2 sites hold all views, but a sum over them needs 3"),
+    ({"algorithm__maps": ["l2"]}, r"algorithm\.maps: has 1 entries for 2 views"),
+    ({"algorithm__maps": "hog"}, r"algorithm\.maps: .hog. needs square images, and view 1 has 12 features"),
+    ({"algorithm__maps": "l3"}, r"algorithm\.maps: there is no map 'l3'"),
+    ({"algorithm__dimensions": 10}, r"algorithm\.dimensions: 10 are more than the 9 in which"),
+    ({"algorithm__ridge": 0.0}, r"algorithm\.ridge"),
+    ({"algorithm__restarts": 0}, r"algorithm\.restarts"),
+    ({"algorithm__starts": "first"}, r"algorithm\.starts"),
+    ({"algorithm__minimum": 1}, r"algorithm\.minimum"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), REFUSED, ids=lambda part: str(part)[:40])
+def test_a_study_that_cannot_be_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        tiny(**changes)
+    assert refused.value.remedy
+
+
+def test_privacy_and_other_records_are_refused() -> None:
+    private = {"epsilon": 8.0, "delta": 1e-4, "unit": "record", "clip_norm": 1.0}
+    with pytest.raises(ConfigError, match="canonical adds no noise yet"):
+        tiny(privacy=private)
+    from secfed.algorithms.framework.setting import Setting
+
+    made = study()
+    data: Any = SimpleNamespace(sites=("a", "b", "c"))
+    with pytest.raises(ConfigError, match="needs several views of a record"):
+        Canonical(Setting(made, data, lambda: None), made.algorithm)  # type: ignore[arg-type]
+
+
+def test_dimensions_are_twice_the_classes_as_far_as_views_correlate() -> None:
+    assert tiny().plan.dimensions == 6
+    assert tiny(algorithm__maps=["l2", "projection:4"]).plan.dimensions == 4
+    assert tiny(algorithm__dimensions=2).plan.dimensions == 2
+    assert tiny(**THREE).plan.sizes == (6, 6, 6)
+    assert tiny().plan.sizes == SIZES[:2]
