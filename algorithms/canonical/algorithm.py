@@ -23,12 +23,14 @@ from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
 from secfed.algorithms.canonical.server import CanonicalServer
 from secfed.algorithms.canonical.site import CanonicalSite
 from secfed.algorithms.data.multiview.base import MultiviewData, MultiviewSite, check_multiview
-from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.base import SiteId, UnitBound
 from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import PlannedStages
 from secfed.algorithms.framework.unfit import unfit
+from secfed.dp.settings import PrivacySection
+from secfed.dp.training.unit_sums import ADDED_UP
 from secfed.errors import ConfigError, DataError
 from secfed.wire.layout import Exchange, State
 
@@ -38,6 +40,7 @@ class Canonical(PlannedStages[CanonicalStage]):
     """Canonical clustering, bound to one study."""
 
     private_units = ()
+    summed_units = ("record",)
 
     def __init__(self, setting: Setting, options: CanonicalOptions) -> None:
         study, data = setting.study, setting.data
@@ -57,12 +60,10 @@ class Canonical(PlannedStages[CanonicalStage]):
                 "eigenproblems do not come out the same to the last bit on different processors",
                 remedy='set protection.name = "masked"',
             )
-        if study.privacy is not None:
-            raise ConfigError(
-                "privacy: canonical adds no noise yet, so no epsilon would be true", remedy="remove [privacy]"
-            )
         self.setting, self.options, self.data = setting, options, data
         self.maps = _maps(options, len(data.view_sizes))
+        if study.privacy is not None:
+            _check_privacy(study.privacy, self.maps)
         sizes = tuple(
             one.size(size, view)
             for view, (one, size) in enumerate(zip(self.maps, data.view_sizes, strict=True), start=1)
@@ -85,6 +86,11 @@ class Canonical(PlannedStages[CanonicalStage]):
         """Who may add more than zeros to each view's part of a sum, and the fewest of them."""
         parts = self.plan.contributors(self.stage(round_number, exchange))
         return tuple((part, self.plan.fewest) for part in parts)
+
+    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
+        """What one record adds to a sum, and its part of the privacy."""
+        stage = self.plan.stage_of(exchange)
+        return UnitBound(stage.sensitivity * ADDED_UP, share=stage.share) if stage.share else None
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than :meth:`CanonicalServer.broadcast` gives."""
@@ -111,6 +117,19 @@ class Canonical(PlannedStages[CanonicalStage]):
             views = tuple(None if view is None else view[:most] for view in data.views)
             data = MultiviewSite(views, data.labels[:most])
         return data
+
+
+def _check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:
+    if "clip_norm" in privacy.model_fields_set:
+        raise ConfigError(
+            "privacy.clip_norm: has no effect with canonical, whose maps bound every record",
+            remedy="remove it",
+        )
+    if any(one.standardises for one in maps):
+        raise ConfigError(
+            'algorithm.maps: "standard" sums raw features, whose bound is too wide for noise to hide a record',
+            remedy='use another map with [privacy], for example "l2"',
+        )
 
 
 def _maps(options: CanonicalOptions, views: int) -> tuple[FeatureMap, ...]:

@@ -6,7 +6,7 @@ have the view. With m_k the means about the common one, W = C - sum pi_k m_k m_k
     score of cluster k = sum over the record's views of x^T W^-1 m_k - m_k^T W^-1 m_k / 2, plus log pi_k.
 
 Source: Fisher's linear discriminants as expectation-maximisation with a common covariance: McLachlan, Peel,
-"Finite Mixture Models", 2000, chapter 3.
+"Finite Mixture Models", 2000, chapter 3; shrinking: James and Stein 1961.
 """
 
 from __future__ import annotations
@@ -53,17 +53,24 @@ def discriminants(
     means: Sequence[torch.Tensor],
     covariances: Sequence[torch.Tensor],
     ridge: float,
+    *,
+    floors: Sequence[float] | None = None,
+    noise: float = 0.0,
 ) -> Discriminants:
     """What the totals of :func:`class_sums` say, per view; scaled so that no number exceeds 1.
 
-    A common factor in all scores changes no assignment, and bounds what is broadcast.
+    A common factor in all scores changes no assignment, and bounds what is broadcast. ``floors`` are the least
+    that is added to each view's variances. Means that ``noise`` of this deviation moved are shrunk towards the
+    common one, by the share of their squared length that noise makes up (positive-part James-Stein).
     """
     directions, offsets = [], []
-    for one, count, mean, covariance in zip(sums, counts, means, covariances, strict=True):
+    parts = zip(sums, counts, means, covariances, floors or [0.0] * len(means), strict=True)
+    for one, count, mean, covariance, floor in parts:
         held = count.clamp(min=_FEWEST)
         apart = torch.where(count[:, None] < _FEWEST / 2, 0.0, one / held[:, None] - mean)
+        apart = apart * _kept(apart, noise / held)
         between = (apart.T * (held / held.sum())) @ apart
-        solved = power(covariance - between, -1.0, ridge) @ apart.T
+        solved = power(covariance - between, -1.0, ridge, floor) @ apart.T
         directions.append(solved)
         offsets.append(-(apart.T * solved).sum(dim=0) / 2)
     together = torch.stack(list(counts)).sum(dim=0).clamp(min=_FEWEST)
@@ -73,3 +80,10 @@ def discriminants(
     return Discriminants(
         [one * factor for one in directions], [one * factor for one in offsets], sizes * factor
     )
+
+
+def _kept(apart: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """What to keep of means [K, d] that noise of these deviations [K] is in: [K, 1]."""
+    length = apart.square().sum(dim=1)
+    usual = apart.shape[1] * noise.square()
+    return torch.where(length > usual, 1.0 - usual / length, 0.0)[:, None]

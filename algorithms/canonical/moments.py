@@ -6,6 +6,7 @@ features, the features, and a count. For |x| <= 1 its norm is at most 1, whateve
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +37,10 @@ class Moments:
         square[..., columns, rows] = self.outer
         means = self.means()
         return square / self._counts[..., None, None] - means[..., :, None] * means[..., None, :]
+
+    def spread(self, noise: float) -> torch.Tensor:
+        """How far noise of this deviation in every sum moves the eigenvalues of a covariance, about: [..]."""
+        return noise * math.sqrt(self.sums.shape[-1]) / self._counts
 
     @property
     def _counts(self) -> torch.Tensor:

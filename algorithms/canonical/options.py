@@ -42,6 +42,12 @@ class CanonicalOptions(Options):
     refinement_ridge: float = Field(
         default=0.03, gt=0, le=1, description="as ridge, for the variance inside clusters"
     )
+    noise_ridge: float = Field(
+        default=0.3,
+        ge=0,
+        description="under noise, the least that is added to every variance: so many times what the noise "
+        "moves a covariance's eigenvalues by, at least 0",
+    )
     largest_value: float = Field(
         default=1e3, gt=0, le=1e6, description='above 0: map "standard" cuts features to this magnitude first'
     )

@@ -11,8 +11,8 @@
 Every sum is one over records, of contributions with a norm of at most the stage's ``sensitivity``, whatever
 the records and the broadcast hold: a record that is there or not moves the totals by no more (twice that, if
 it is replaced). So noise in the sum protects single records, and ``share`` is the part of mu^2, the squared
-parameter of Gaussian differential privacy, that the exchange should get. The table is for evaluation and has
-no share; nor has ``scale``, whose sums no norm bounds usefully.
+parameter of Gaussian differential privacy, that the exchange gets. The table has what ``privacy.metrics``
+says; ``scale``, whose sums no norm bounds usefully, has none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final, Literal
 
 from secfed.algorithms.canonical.options import CanonicalOptions
 from secfed.algorithms.canonical.projections import pairs
-from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.base import SiteId, planned_for
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Field
@@ -119,7 +119,14 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
 
     def round_stages(self, round_number: int) -> Sequence[CanonicalStage]:
         """All sums in round 1; the scores afterwards."""
-        return self.summing if round_number == 1 else self.scoring if self.scores else ()
+        if round_number == 1:
+            return self.summing
+        withheld = self.privacy is not None and self.privacy.metrics == "withheld"
+        return () if withheld else self.scoring
+
+    def stage_of(self, exchange: Exchange) -> CanonicalStage:
+        """What an exchange of either round is for."""
+        return planned_for(exchange, 1, (*self.summing, *self.scoring))
 
     def broadcast(self, stage: CanonicalStage) -> Shapes:
         """Names and shapes of what the members of one exchange are given, all of it the server's state."""
@@ -160,7 +167,11 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
     def scoring(self) -> tuple[CanonicalStage, ...]:
         """The stage that scores clusters."""
         table = Field("table", (self.clusters, self.clusters), self._most, 64)
-        return (CanonicalStage("table", self.exchange("table", "all", [table]), sensitivity=1.0),)
+        private = self.privacy is not None and self.privacy.metrics == "private"
+        share = self.privacy.metrics_share if self.privacy is not None and private else 0.0
+        exchange = self.exchange("table", "all", [table])
+        # The shares of the other stages add up to 1.
+        return (CanonicalStage("table", exchange, sensitivity=1.0, share=share / (1.0 - share)),)
 
     @cached_property
     def summing(self) -> tuple[CanonicalStage, ...]:

@@ -27,14 +27,19 @@ def pairs(views: int) -> tuple[tuple[int, int], ...]:
 
 
 def canonical(
-    covariances: Sequence[torch.Tensor], crosses: Crosses, dimensions: int, ridge: float
+    covariances: Sequence[torch.Tensor],
+    crosses: Crosses,
+    dimensions: int,
+    ridge: float,
+    floors: Sequence[float] | None = None,
 ) -> list[torch.Tensor]:
     """Projections [d_v, dimensions] of every view, each with a largest magnitude of 1.
 
     Scaling a view's projection changes nothing, for its image is brought to norm 1; nor does a common factor
-    in all ``crosses``.
+    in all ``crosses``. ``floors`` are the least that is added to each view's variances.
     """
-    whiten = [power(covariance, -0.5, ridge) for covariance in covariances]
+    least = floors or [0.0] * len(covariances)
+    whiten = [power(one, -0.5, ridge, floor) for one, floor in zip(covariances, least, strict=True)]
     blocks = {(u, v): whiten[u] @ cross @ whiten[v] for (u, v), cross in crosses.items()}
     if len(covariances) == 2:
         left, values, right = torch.linalg.svd(blocks[0, 1], full_matrices=False)

@@ -17,6 +17,7 @@ from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, copi
 from secfed.algorithms.metrics.clustering import scores
 from secfed.wire.layout import Exchange, State, Totals
 
+_OWN = ("covariance", "noise", "centres", "parts")  # of no use to whoever has the model
 _STEADY = 1e-6  # a feature with a smaller deviation, as a share of the largest value, does not vary
 
 
@@ -28,6 +29,7 @@ class CanonicalServer(ServerProgram):
         self._metrics = VersionMetrics()
         shapes = {name: shape for stage in self._stages for name, shape in plan.broadcast(stage).items()}
         shapes |= {f"covariance/{v}": (size, size) for v, size in enumerate(plan.sizes)}
+        shapes |= {f"noise/{v}": () for v in range(plan.views)}  # its spread over a covariance's eigenvalues
         shapes["found"] = ()  # 1 once there are clusters
         self._state = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
@@ -49,6 +51,7 @@ class CanonicalServer(ServerProgram):
             for v in range(self._plan.views):
                 found = _moments(totals, f"view-{v + 1}/")
                 state[f"mean/{v}"], state[f"covariance/{v}"] = found.means(), found.covariances()
+                state[f"noise/{v}"] = found.spread(totals.noise)
         elif stage.kind == "cross":
             self._project(totals)
         elif stage.kind == "split":
@@ -79,10 +82,16 @@ class CanonicalServer(ServerProgram):
         plan, state = self._plan, self._state
         crosses = {(u, v): totals[f"cross-{u + 1}-{v + 1}"] for u, v in pairs(plan.views)}
         covariances = [state[f"covariance/{v}"] for v in range(plan.views)]
-        found = canonical(covariances, crosses, plan.dimensions, plan.options.ridge)
+        floors = self._floors()
+        found = canonical(covariances, crosses, plan.dimensions, plan.options.ridge, floors)
         state.update({f"projection/{v}": one for v, one in enumerate(found)})
         seed = derive_seed(plan.seed, "canonical starts")
         state["centres"] = clusters.simplexes(plan.options.restarts, plan.clusters, plan.dimensions, seed)
+
+    def _floors(self) -> list[float]:
+        """The least that is added to the variances of each view."""
+        noise = (float(self._state[f"noise/{v}"]) for v in range(self._plan.views))
+        return [self._plan.options.noise_ridge * one for one in noise]
 
     def _refine(self, totals: Totals) -> None:
         plan, state, each = self._plan, self._state, range(self._plan.views)
@@ -92,6 +101,8 @@ class CanonicalServer(ServerProgram):
             [state[f"mean/{v}"] for v in each],
             [state[f"covariance/{v}"] for v in each],
             plan.options.refinement_ridge,
+            floors=self._floors(),
+            noise=totals.noise,
         )
         state.update({f"directions/{v}": one for v, one in enumerate(found.directions)})
         state.update({f"offsets/{v}": one for v, one in enumerate(found.offsets)})
@@ -99,9 +110,7 @@ class CanonicalServer(ServerProgram):
 
     def model(self) -> State:
         """What assigns a record to a cluster, and its embedding: float32 copies."""
-        names = [
-            name for name in self._state if name.partition("/")[0] not in ("covariance", "centres", "parts")
-        ]
+        names = [name for name in self._state if name.partition("/")[0] not in _OWN]
         return {name: self._state[name].to(torch.float32) for name in names if name != "found"}
 
     def metrics(self) -> Mapping[int, Mapping[str, float]]:

@@ -19,6 +19,7 @@ from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.algorithms.framework.randomness import derive_seed
 from secfed.algorithms.metrics.clustering import contingency
+from secfed.dp.training.unit_sums import UnitSums
 from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import all_finite, otherwise
 
@@ -31,6 +32,10 @@ class CanonicalSite(SiteProgram):
     def __init__(self, plan: CanonicalPlan, maps: Sequence[FeatureMap], data: MultiviewSite) -> None:
         self._plan, self._maps, self._data = plan, maps, data
         self._records = len(data.labels)
+
+    def use_unit_sums(self, sums: UnitSums) -> None:
+        """Nothing is to be clipped: what a record adds is bounded as it is."""
+        sums.plan(self._records)
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """How many records it has, per view that it holds."""

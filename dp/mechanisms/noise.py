@@ -137,6 +137,11 @@ class SiteNoise:
         honest = self.min_survivors - self.colluders
         return (self.noise_multiplier * self.clip_norm / self._step(item)) ** 2 / honest * _FLOAT_MARGIN
 
+    def deviation(self, survivors: int) -> float:
+        """Standard deviation, in scaled units, of the noise in a sum over so many sites."""
+        honest = self.min_survivors - self.colluders
+        return self.noise_multiplier * self.clip_norm * math.sqrt(survivors / honest)
+
     def _tail(self, item: Field) -> float:
         """A noise magnitude, in grid steps, that one site exceeds with probability below 2^-64."""
         variance = self.share_variance(item)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from secfed.crypto.lanes import VectorSource
 from secfed.dp.mechanisms.noise import SiteNoise
 from secfed.pipeline.stage import RingStage
@@ -19,6 +21,6 @@ class NoiseShare(RingStage):
         return self._noise.noised(source, noise_key)
 
     def on_total(self, exchange: Exchange, totals: Totals) -> Totals:  # noqa: ARG002
-        """The norm test; see :meth:`SiteNoise.check_totals`."""
+        """The norm test (:meth:`SiteNoise.check_totals`), and how much noise there is."""
         self._noise.check_totals(totals)
-        return totals
+        return replace(totals, noise=self._noise.deviation(len(totals.survivors)))

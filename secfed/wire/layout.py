@@ -202,6 +202,8 @@ class Totals(Mapping[str, torch.Tensor]):
 
     tensors: Mapping[str, torch.Tensor]
     survivors: tuple[str, ...]
+    # Standard deviation of the noise in every element, over the field's scale; 0 without noise in the sum.
+    noise: float = 0.0
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]

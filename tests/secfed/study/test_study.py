@@ -87,8 +87,7 @@ CASES = {
     "seed too large": (edit("seed = 7", f"seed = {2**63}"), "study.seed", "seed"),
     "name not fit for a file": (edit("demo-1", "../Demo 1"), "study.name", "lower-case"),
     "unknown algorithm": (edit("fedprox", "fedprx"), "algorithm.name: there is no 'fedprx'", "'fedprox'"),
-    "no algorithm name": (edit('name = "fedprox"
-', ""), "algorithm.name: is missing", "of: canonical"),
+    "no algorithm name": (edit('name = "fedprox"\n', ""), "algorithm.name: is missing", "of: canonical"),
     "name of a wrong type": (edit('"fedprox"', "3"), "algorithm.name: must be a text", "fedavg"),
     "option of another algorithm": (edit("fedprox", "fedavg"), "algorithm.mu: unknown key", "known keys"),
     "misspelt option": (edit("learning_rate", "leaning_rate"), "algorithm.leaning_rate", "'learning_rate'"),
