@@ -127,7 +127,7 @@ def _check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:
         )
     if any(one.standardises for one in maps):
         raise ConfigError(
-            'algorithm.maps: "standard" sums raw features, whose bound is too wide for noise to hide a record',
+            'algorithm.maps: "standard" sums raw features, and no useful bound on them is known',
             remedy='use another map with [privacy], for example "l2"',
         )
 
