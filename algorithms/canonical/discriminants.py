@@ -59,9 +59,10 @@ def discriminants(
 ) -> Discriminants:
     """What the totals of :func:`class_sums` say, per view; scaled so that no number exceeds 1.
 
-    A common factor in all scores changes no assignment, and bounds what is broadcast. ``floors`` are the least
-    that is added to each view's variances. Means that ``noise`` of this deviation moved are shrunk towards the
-    common one, by the share of their squared length that noise makes up (positive-part James-Stein).
+    A common factor in all scores changes no assignment, and bounds what is broadcast. ``floors`` are the
+    least that is added to each view's variances. Means that ``noise`` of this deviation moved are shrunk
+    towards the common one, by the share of their squared length that noise makes up (positive-part
+    James-Stein).
     """
     directions, offsets = [], []
     parts = zip(sums, counts, means, covariances, floors or [0.0] * len(means), strict=True)

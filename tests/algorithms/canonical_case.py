@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from secfed.algorithms.canonical.algorithm import Canonical
-from secfed.algorithms.data.multiview.base import PooledViews, ViewRecords
+from secfed.algorithms.data.multiview.base import ViewRecords, ViewSites
 from secfed.study.build import build
 from secfed.study.study import Study
 
@@ -52,21 +52,20 @@ def pool(records: int, views: int = 2, clusters: int = 3, noise: float = 0.4, se
 
 def held_by(
     records: ViewRecords, holds: Sequence[int], shares: Sequence[Any], clusters: int = 3
-) -> PooledViews:
+) -> ViewSites:
     """These records at as many sites as ``holds``: each one's view or -1 for all, and its rows."""
-    return PooledViews(
-        lambda: records,
-        view_of={f"hospital-{at + 1}": None if view < 0 else view for at, view in enumerate(holds)},
+    sites = [f"hospital-{at + 1}" for at in range(len(holds))]
+    return ViewSites(
+        lambda site, _held: records.take(np.asarray(shares[sites.index(site)])),
+        view_of=dict(zip(sites, [None if view < 0 else view for view in holds], strict=True)),
         view_sizes=tuple(view.shape[1] for view in records.views if view is not None),
         classes=clusters,
-        divide=lambda _labels, _rng: [np.asarray(rows) for rows in shares],
-        seed=3,
     )
 
 
 def blobs(
     holds: tuple[int, ...], per_site: int = 30, views: int = 2, clusters: int = 3, noise: float = 0.4
-) -> PooledViews:
+) -> ViewSites:
     """Equal shares of :func:`pool`."""
     records = pool(per_site * len(holds), views, clusters, noise)
     shares = [np.arange(per_site) + at * per_site for at in range(len(holds))]
@@ -87,7 +86,7 @@ def tiny(**changes: object) -> Canonical:
     return made
 
 
-def on(data: PooledViews, **changes: object) -> Canonical:
+def on(data: ViewSites, **changes: object) -> Canonical:
     """The tiny study's algorithm on other records."""
     from secfed.algorithms.framework.setting import Setting
 

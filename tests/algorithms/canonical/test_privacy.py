@@ -1,0 +1,120 @@
+"""Canonical clustering under ``noise = "sum"``: what it pays for, what noise does, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+import torch
+
+from secfed.algorithms.canonical.discriminants import discriminants
+from secfed.algorithms.canonical.moments import Moments, moments
+from secfed.dp.training.unit_sums import ADDED_UP
+from secfed.errors import ConfigError
+from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
+from secfed.study.build import build
+from secfed.study.study import Study
+from tests.algorithms.canonical_case import study
+from tests.secfed import privacy_case
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+PRIVATE = {"unit": "record", "noise": "sum", "epsilon": 8.0, "delta": 1e-4}
+
+
+def private(**changes: Any) -> Study:
+    """The tiny study with noise in the sum; keys of ``[privacy]``, None removes one."""
+    table = {key: value for key, value in {**PRIVATE, **changes}.items() if value is not None}
+    return study().replace("protection.name", "masked").replace("privacy", table)
+
+
+def noised(chosen: Study) -> NoisedAlgorithm:
+    algorithm = build(chosen)
+    found = with_privacy(chosen, algorithm, len(algorithm.setting.sites))
+    assert isinstance(found, NoisedAlgorithm)
+    return found
+
+
+@pytest.mark.parametrize("refinements", [0, 2])
+@pytest.mark.parametrize("metrics", ["withheld", "private", "unprotected"])
+def test_every_sum_has_the_bound_and_the_share_of_its_stage(metrics: str, refinements: int) -> None:
+    chosen = private(metrics=metrics).replace("algorithm.refinements", refinements)
+    algorithm = build(chosen)
+    bounds = [algorithm.unit_bound(stage.exchange) for stage in algorithm.plan.summing]
+    for stage, bound in zip(algorithm.plan.summing, bounds, strict=True):
+        assert bound is not None
+        assert bound.norm == stage.sensitivity * ADDED_UP > stage.sensitivity
+        assert bound.scales == {}
+    assert sum(bound.share for bound in bounds if bound) == pytest.approx(1.0)
+    with_noise = noised(chosen)
+    scoring = with_noise.exchanges(2)
+    assert len(scoring) == (0 if metrics == "withheld" else 1)
+    for exchange in (*with_noise.exchanges(1), *scoring):
+        bare = metrics == "unprotected" and exchange in scoring
+        assert (with_noise.event_of(exchange) is None) == bare == bool(with_noise.unprotected(exchange))
+    if metrics == "private":
+        [bound] = [algorithm.unit_bound(exchange) for exchange in algorithm.exchanges(2)]
+        assert bound is not None
+        assert bound.share / (1 + bound.share) == pytest.approx(0.1)  # privacy.metrics_share
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"noise": None}, {}, r"privacy\.unit: .*"),
+    ({"unit": "group", "group_size": 4}, {}, r"privacy\.noise: "),
+    ({"clip_norm": 2.0}, {}, r"privacy\.clip_norm: "),
+    ({}, {"algorithm.maps": "standard"}, r"algorithm\.maps: "),
+]
+
+
+@pytest.mark.parametrize(("privacy", "changes", "said"), REFUSED)
+def test_what_noise_in_the_sum_cannot_hide_is_refused(
+    privacy: dict[str, Any], changes: dict[str, Any], said: str
+) -> None:
+    chosen = private(**privacy)
+    for key, value in changes.items():
+        chosen = chosen.replace(key, value)
+    with pytest.raises(ConfigError, match=said) as refused:
+        noised(chosen)
+    assert refused.value.remedy
+
+
+def test_noise_adds_to_variances_and_shrinks_means() -> None:
+    torch.manual_seed(0)
+    records = torch.nn.functional.normalize(torch.randn(200, 6, dtype=torch.float64), dim=1)
+    total = moments(records)
+    assert float(total.spread(0.0)) == 0.0
+    assert float(total.spread(2.0)) == pytest.approx(2.0 * 6**0.5 / 100)
+    assert float(Moments(total.outer, total.sums, 0 * total.records).spread(1.0)) < 10
+    labels = records[:, 0] > 0
+    sums = torch.stack([records[~labels].sum(dim=0), records[labels].sum(dim=0)])
+    counts = torch.tensor([float((~labels).sum()), float(labels.sum())], dtype=torch.float64)
+    given = [sums], [counts], [total.means()], [total.covariances()], 0.1
+    exact, little, much = (discriminants(*given, noise=noise) for noise in (0.0, 1e-3, 1e4))
+    assert torch.allclose(exact.directions[0], little.directions[0], atol=1e-4)
+    assert float(much.directions[0].abs().max()) == 0.0  # means that are noise tell nothing
+    assert torch.isfinite(much.offsets[0]).all()
+
+
+def test_digits_are_clustered_within_epsilon(tmp_path: Path) -> None:
+    chosen = Study.load(EXAMPLES / "canonical-digits.toml").replace("protection.min_cohort", 4)
+    chosen = chosen.replace("privacy", {**PRIVATE, "epsilon": 60.0, "metrics": "private"})
+    report = privacy_case.run(chosen.replace("algorithm.kmeans_iterations", 5), tmp_path)
+    assert report.final["acc"] > 0.5  # 0.1 by chance
+    assert report.privacy is not None
+    assert report.privacy.unprotected == ()
+    assert all(30 < site.epsilon <= 60 for site in report.privacy.sites)
+    assert max(site.epsilon for site in report.privacy.sites) > 59  # whoever adds to every sum
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_mnist_usps_at_epsilon_10() -> None:
+    found = []
+    for seed in (1, 2, 3):
+        chosen = Study.load(EXAMPLES / "canonical-mnist-usps.toml").replace("study.seed", seed)
+        assert chosen.privacy is not None
+        assert (chosen.privacy.epsilon, chosen.privacy.noise) == (10.0, "sum")
+        assert chosen.protection.colluders == 2
+        found.append(privacy_case.run(chosen).final["acc"])
+    assert mean(found) >= 0.94
