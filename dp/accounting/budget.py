@@ -88,6 +88,7 @@ class Standing:
 
     budget: Budget
     spent: Statement | None
+    events: tuple[Event, ...] = ()  # what it counts
 
     @property
     def epsilon(self) -> float:
@@ -121,7 +122,8 @@ def standing(
     events = [
         _as_protected(budget, item.event) for item in spent if item.time_s > start_s and _counts(budget, item)
     ]
-    return Standing(budget, statement(events, budget.delta, accountant, exactly=exactly) if events else None)
+    found = statement(events, budget.delta, accountant, exactly=exactly) if events else None
+    return Standing(budget, found, tuple(events))
 
 
 def _as_protected(budget: Budget, event: Event) -> Event:

@@ -16,6 +16,7 @@ theorem 9 (data processing); Balle, Barthe, Gaboardi, Hsu, Sato 2020 (Renyi priv
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +35,11 @@ def most_found(events: Sequence[Event], false_alarms: float) -> float:
     From the accountants that cover all events together; 1 where none does.
     """
     _, restated = common_adjacency(compose(events))
-    merged = compose(restated)
+    return _most_found(compose(restated), false_alarms)
+
+
+@lru_cache(maxsize=256)  # hospitals of one study often spend the same
+def _most_found(merged: tuple[Event, ...], false_alarms: float) -> float:
     found = 1.0
     if not any(Pld().refusal(event) for event in merged):
         found = min(found, _by_curve(merged, false_alarms))

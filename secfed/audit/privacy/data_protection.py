@@ -100,7 +100,7 @@ def _amounts(report: Report) -> Iterator[tuple[str, Amount]]:
 
 def _risk(amount: Amount) -> tuple[str, str, str]:
     times = f"{phrases.factor(amount.spent)} times"
-    share = phrases.percent_up(phrases.detected(amount.spent, amount.delta))
+    share = phrases.percent_up(1.0 if amount.found is None else amount.found)
     return f"{phrases.statement(amount)}; counts {phrases.period(amount)}", times, share
 
 

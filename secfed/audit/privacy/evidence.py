@@ -31,6 +31,8 @@ class Amount:
     accountant: str | None  # which computed it; None if nothing was spent
     version: str | None  # of the accountant's library
     relies_on: str  # "local-noise", "sum-noise" (added in shares by several sites) or "nothing" (not spent)
+    # Of members, at most, by a membership test with 1 % false alarms; None where it is not the last standing.
+    found: float | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from secfed.audit.privacy.evidence import Amount, Bare, LedgerFacts, Payment, StudySpend, as_int, ranges
 from secfed.audit.privacy.findings import CheckedFolder, VerifiedRecord
@@ -20,9 +21,12 @@ from secfed.dp.accounting.events import (
     to_value,
 )
 from secfed.dp.accounting.interface import Accountant
+from secfed.dp.accounting.trade_off import found_at, most_found
 from secfed.dp.ledger.ledger import BUDGETS, RECOVERED, SPENT, UNPROTECTED
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.hash_chain import Entry
+
+FALSE_ALARMS: Final = 0.01
 
 
 def ledger_facts(state: CheckedFolder, ledger: VerifiedRecord, now_s: int) -> LedgerFacts:
@@ -50,7 +54,7 @@ def ledger_facts(state: CheckedFolder, ledger: VerifiedRecord, now_s: int) -> Le
         last_s=times[-1] if times else None,
         recoveries=sum(entry.kind == RECOVERED for entry in entries),
         limit_changes=max(0, len(budgets) - 1),
-        amounts=tuple(_amount(one, spent) for one in standings),
+        amounts=tuple(replace(_amount(one, spent), found=_found(one)) for one in standings),
         studies=tuple(_spends(payments, spent, limits, chosen)),
         payments=tuple(payments),
     )
@@ -146,6 +150,17 @@ def describe(event: Event) -> str:
             return f"discrete Gaussian in the sum, {shares} honest shares of scale {sigma:.4g}{times}"
         case _:
             return f"{event.name}{times}"
+
+
+def _found(standing: Standing) -> float | None:
+    """From the whole of what was spent; from epsilon and delta alone where no accountant covers it all."""
+    if standing.spent is None:
+        return None
+    at_one_point = found_at(standing.epsilon, standing.budget.delta, FALSE_ALARMS)
+    try:
+        return min(at_one_point, most_found(standing.events, FALSE_ALARMS))
+    except (ConfigError, ValueError, ArithmeticError, MemoryError):  # too extreme to compute with
+        return at_one_point
 
 
 def _amount(standing: Standing, payments: Sequence[Spent]) -> Amount:

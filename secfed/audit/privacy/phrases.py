@@ -20,7 +20,6 @@ from secfed.config.protections import TRAITS
 _STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]*)-([0-9a-f]{8})[0-9a-f]{56}(?![0-9a-f])")
 
 NOTHING: Final = "\N{EN DASH}"
-_FALSE_ALARMS: Final = 0.01
 
 
 def printable(text: str) -> str:
@@ -134,19 +133,6 @@ def factor(epsilon: float) -> str:
         return "more than a million"
     value = math.exp(epsilon)
     return f"{math.ceil(value * 10) / 10:,.1f}" if value < 100 else f"{math.ceil(value):,}"
-
-
-def detected(epsilon: float, delta_: float) -> float:
-    """Upper bound on the share of members a membership test finds at 1 % false alarms.
-
-    Source: Wasserman and Zhou 2010; Kairouz, Oh, Viswanath 2015, Theorem 2.1: under (epsilon, delta)
-    every test has power at most min(e^eps a + delta, 1 - e^-eps (1 - delta - a)) at false-alarm rate a.
-    """
-    if epsilon > 700:
-        return 1.0
-    low = math.exp(epsilon) * _FALSE_ALARMS + delta_
-    high = 1.0 - math.exp(-epsilon) * max(0.0, 1.0 - delta_ - _FALSE_ALARMS)
-    return min(low, high, 1.0)
 
 
 def percent_up(share: float) -> str:

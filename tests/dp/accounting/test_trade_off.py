@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -44,3 +45,14 @@ def test_no_noise_and_no_privacy_find_everybody() -> None:
     assert most_found([Gaussian(ADD, 0.0, 1)], ALARMS) == 1.0
     assert found_at(math.inf, 1e-5, ALARMS) == pytest.approx(1.0)
     assert found_at(0.0, 0.0, ALARMS) == pytest.approx(ALARMS)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 0.0), (1.0, 1e-5), (3.0, 1e-5), (8.0, 0.01), (800.0, 1e-5)]
+)
+def test_one_point_is_the_trade_off_of_the_definition(epsilon: float, delta: float) -> None:
+    """The largest power that (epsilon, delta) permits in both directions."""
+    grow = np.exp(min(epsilon, 700.0))
+    power = np.linspace(0, 1, 100_001)
+    fine = (power <= grow * ALARMS + delta) & (grow * (1 - power) + delta >= 1 - ALARMS)
+    assert found_at(epsilon, delta, ALARMS) == pytest.approx(power[fine].max(), abs=2e-5)

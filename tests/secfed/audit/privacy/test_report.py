@@ -13,6 +13,7 @@ from secfed.audit.privacy.evidence import SCHEMA_VERSION, Report, ranges
 from secfed.crypto.identity import Identity, Roster
 from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.interface import Rdp, statement
+from secfed.dp.accounting.trade_off import found_at
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.roster_file import ROSTER_FILE, write_roster
 from secfed.runs.run_folder import TRANSCRIPT_FILE, site_folder
@@ -66,6 +67,9 @@ class TestFacts:
                 named = (str(one.spent.adjacency), one.spent.accountant, one.spent.version)
                 assert (amount.adjacency, amount.accountant, amount.version) == named
                 assert amount.relies_on == "local-noise"
+                # Of the whole curve: much less than the epsilon at one delta permits.
+                assert amount.found is not None
+                assert 0.01 < amount.found < 0.9 * found_at(amount.spent, amount.delta, 0.01)
 
     def test_a_period_ends_at_the_date_of_the_report(self, written: Path) -> None:
         later = make_report(studies(written), clock=lambda: NOW_S + 400 * 86_400)
@@ -124,7 +128,7 @@ class TestFacts:
             "decisions named_rosters"
         )
         assert " ".join(content["ledgers"][0]["amounts"][0]) == (
-            "protects limit spent left delta period_days adjacency accountant version relies_on"
+            "protects limit spent left delta period_days adjacency accountant version relies_on found"
         )
 
     def test_old_transcripts_without_settings_are_reported_as_such(self, tmp_path: Path) -> None:
