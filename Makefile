@@ -84,7 +84,7 @@ stress: $(DEV_STAMP)
 	    -n $(LOAD) --dist worksteal --order-seed $$seed --hypothesis-seed $$seed $(ARGS) || exit 1; \
 	done
 
-# The names of mutations: ARGS="--only noise-dropped". The table: ARGS="--write docs/mutations.md".
+# One: ARGS="--only noise-dropped". The table: ARGS="--write docs/mutations.md"; only what it lacks: --stale, too.
 mutants: $(DEV_STAMP)
 	$(BIN)/python -m tests.mutations --jobs $(JOBS) $(ARGS)
 

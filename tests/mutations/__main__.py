@@ -1,9 +1,9 @@
 """Mutation testing: put one mistake at a time into a copy of the repository, and see that a test notices.
 
-    python -m tests.mutations [--only ID ...] [--jobs N] [--write docs/mutations.md]
+    python -m tests.mutations [--only ID ... | --stale] [--jobs N] [--write docs/mutations.md]
 
-The working tree is never touched. Exit status: 0 when every mutation is killed, or its survival explained in
-the catalogue; 1 otherwise.
+The working tree is never touched but for the table. Exit status: 0 when every mutation is killed, or its
+survival explained in the catalogue; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +152,28 @@ def run_all(mutations: Sequence[Mutation], jobs: int) -> list[Outcome]:
             return list(pool.map(one, mutations))
 
 
+def told(path: Path) -> dict[str, str]:
+    """The test that killed each mutation, by id, as a table says; none of those that survived."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")
+    ]
+    return {row[1]: row[3].strip("`") for row in rows[1:] if len(row) == 4 and row[3].startswith("`")}
+
+
+def stale(mutations: Sequence[Mutation], rows: Mapping[str, str]) -> list[Mutation]:
+    """Those without a row, or whose killing test is in none of their tests any more."""
+
+    def is_there(mutation: Mutation) -> bool:
+        file, _, name = rows.get(mutation.id, "").partition("::")
+        texts = [ROOT / test.partition("::")[0] for test in mutation.tests]
+        found = [one for text in texts for one in ([text] if text.is_file() else text.rglob("test_*.py"))]
+        name = name.rpartition("::")[2]
+        return any(one.name == file and f"def {name}(" in one.read_text() for one in found)
+
+    return [one for one in mutations if not is_there(one) and not one.survives]
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
     """docs/mutations.md: one table, grouped by file."""
     killed = sum(bool(outcome.killed_by) for outcome in outcomes)
@@ -182,15 +204,26 @@ def main() -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="ID", help="these mutations, or all whose id starts so")
+    parser.add_argument(
+        "--stale", action="store_true", help="those that the table of --write tells nothing of"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="copies that work at the same time")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table of all mutations here")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the table here; the rows of mutations not run stay"
+    )
     asked = parser.parse_args()
-    mutations = [one for one in catalogue() if not asked.only or one.id.startswith(tuple(asked.only))]
-    if not mutations or (asked.only and asked.write):
-        parser.error("no mutation is called so, or --write with --only, which would lose the others")
+    everything = catalogue()
+    rows = told(asked.write) if asked.write else {}
+    mutations = [one for one in everything if not asked.only or one.id.startswith(tuple(asked.only))]
+    if asked.stale:
+        mutations = stale(mutations, rows)
+    if not mutations:
+        parser.error("there is no such mutation")
     outcomes = run_all(mutations, asked.jobs)
     if asked.write:
-        asked.write.write_text(table(outcomes))
+        run = {one.mutation.id: one for one in outcomes}
+        before = [Outcome(one, rows.get(one.id, ""), 0.0) for one in everything]
+        asked.write.write_text(table([run.get(one.mutation.id, one) for one in before]))
     unexplained = [one for one in outcomes if bool(one.killed_by) == bool(one.mutation.survives)]
     for one in unexplained:
         wrong = "killed, but the catalogue says that it survives" if one.killed_by else "no test notices it"
