@@ -207,6 +207,7 @@ OF_MEANS: dict[str, tuple[str, tuple[str, ...]]] = {
     "scaffold": ("", ("none", "record")),
     "fedbn": ('local_layers = ["1"]', ("none", "record")),
     "ditto": ("", ("none", "record")),
+    "fedsgd": ("", ("none", "record-sum", "group-sum", "site")),
 }
 
 
@@ -226,18 +227,24 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
     if algorithm in OF_MEANS:
         weighting = "records" if unit == "none" and algorithm != "scaffold" else "equal"
         text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting, more=OF_MEANS[algorithm][0])
+        if algorithm == "fedsgd":
+            own = "records = 60" if unit.endswith("-sum") else ""
+            text = text.replace("batch_size = 9\nlocal_epochs = 1", own)
         engine = f'engine = "{variant}"' if variant in ("loop", "ghost") else ""
         more = 'metrics = "private"' if variant == "private-metrics" else engine
     elif algorithm == "fmcsc":
         views = {"": [-1, -1, -1, 0, 0, 0], "one-view": [0, 0, 0, -1, -1, -1]}[variant]
         text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
     elif algorithm == "canonical":
-        text = CANONICAL
+        text = CANONICAL if unit == "none" else CANONICAL.replace('"standard"', '"sqrt-l2"')
     elif algorithm == "fedcola":
         text = TRANSFER
     else:
         rho = "rho = 0.0" if unit == "site" else ""
         text = PAIRS.format(algorithm=algorithm, more=OF_PAIRS[algorithm].format(rho=rho))
+    if unit.endswith("-sum"):
+        unit, more = unit.removesuffix("-sum"), f'{more}\nnoise = "sum"'
+        text = text.replace('name = "plain"', 'name = "masked"')
     if unit != "none":
         text += PRIVACY.format(unit=unit, more=f"{UNITS[unit]}\n{more}")
     return Study.parse(text)
@@ -355,7 +362,8 @@ def play(
         change: of the hospital's data.
         kind: what it holds, where hospitals hold different things; by default the first hospital is played.
     """
-    study = study.replace("protection.name", "plain")
+    if study.privacy is None or study.privacy.noise != "sum":
+        study = study.replace("protection.name", "plain")
     inner = build(study)
     names = tuple(inner.setting.sites)
     name = next(one for one in names if not kind or inner.data.kind_of[one] == kind)

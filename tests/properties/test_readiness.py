@@ -36,7 +36,7 @@ CASES = [
     *((name, "", unit) for name, (_, units) in OF_MEANS.items() for unit in units),
     ("fedavg", "private-metrics", "record"),
     *(("fedavg", engine, "record") for engine in ("loop", "ghost")),  # hooks are the usual ones
-    ("canonical", "", "none"),
+    *(("canonical", "", unit) for unit in ("none", "record-sum")),
     *(("fmcsc", variant, unit) for variant in ("", "one-view") for unit in ("none", "group", "site")),
     *(("fedcola", variant, unit) for variant in ("", "pairs") for unit in ("none", "group", "site")),
     *((name, "", unit) for name in OF_PAIRS for unit in ("none", "group", "site")),
