@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from secfed.dp.accounting.interface import calibrate
 from secfed.dp.accounting.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
 from secfed.dp.mechanisms.noise import SiteNoise
 from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.mechanisms.unit_noise import UnitNoise
 from secfed.dp.training.losses import DeclaredLoss
 from secfed.dp.training.mechanism import Mechanism
 from secfed.dp.training.patient_records import TensorRecords
@@ -50,6 +51,11 @@ _CLIP: Final = 0.5  # not 1, so that a forgotten factor shows
 _FAR: Final = 20.0 * _CLIP  # length of a canary before it is clipped
 _CANARIES: Final = 250  # in one release of local steps
 _SITES, _SURVIVORS, _COLLUDERS = 5, 4, 1
+_IN_SUM: Final[dict[str, Any]] = {
+    "clip_norm": _CLIP,
+    "min_survivors": _SURVIVORS,
+    "colluders": _COLLUDERS,
+}
 
 
 @dataclass(frozen=True)
@@ -189,42 +195,63 @@ def _group(epsilon: float, delta: float, trials: int) -> Guesses:
 
 
 def _site(epsilon: float, delta: float, trials: int) -> Guesses:
-    """Zero-out: one hospital contributes C in one lane, or nothing.
+    """Zero-out: one hospital contributes C in one lane, or nothing."""
 
-    As few hospitals survive as may be summed, and the helper's noise is known, so that only the noise of
-    the honest survivors hides the victim.
+    def plan(layout: Layout, multiplier: float) -> SiteNoise:
+        return SiteNoise.plan(layout, noise_multiplier=multiplier, **_IN_SUM)
 
-    Every lane is one trial: clipping lets a hospital put C into a single lane, and noise is added to a lane
+    return _in_the_sum(plan, Adjacency.ZERO_OUT_SITE, epsilon, delta, trials)
+
+
+def _record_in_sum(epsilon: float, delta: float, trials: int) -> Guesses:
+    """Add-or-remove: one record adds C to its hospital's sum in one lane, or is not there."""
+    return _in_the_sum(_unit_noise, Adjacency.ADD_OR_REMOVE_RECORD, epsilon, delta, trials)
+
+
+def _group_in_sum(epsilon: float, delta: float, trials: int) -> Guesses:
+    """Replacement: one record turns what its group adds from -C to C."""
+    return _in_the_sum(_unit_noise, Adjacency.REPLACE_RECORD, epsilon, delta, trials)
+
+
+def _unit_noise(layout: Layout, multiplier: float) -> SiteNoise:
+    bounds = {field.name: 100.0 * _CLIP for field in layout.fields}  # a hospital's sum over its other records
+    return UnitNoise.plan(layout, noise_multiplier=multiplier, bounds=bounds, **_IN_SUM)
+
+
+def _in_the_sum(
+    plan: Callable[[Layout, float], SiteNoise], relation: Adjacency, epsilon: float, delta: float, trials: int
+) -> Guesses:
+    """As few hospitals survive as may be summed, and the helper's noise is known.
+
+    Every lane is one trial: clipping lets a canary put C into a single lane, and noise is added to a lane
     independently of the others, so the lanes stand for as many exchanges. (Skellam noise on lanes of 32 bits
     has a standard deviation of millions of steps; its distance from Gaussian noise cannot be seen.)
     """
     layout = Layout((Field("update", (trials,), 1.0),), sites=_SITES)
-
-    def plan(multiplier: float) -> SiteNoise:
-        return SiteNoise.plan(
-            layout,
-            clip_norm=_CLIP,
-            noise_multiplier=multiplier,
-            min_survivors=_SURVIVORS,
-            colluders=_COLLUDERS,
-        )
-
-    noise = plan(calibrate(epsilon, delta, lambda multiplier: plan(multiplier).event(1)))
+    found = calibrate(epsilon, delta, lambda multiplier: plan(layout, multiplier).event(1, relation))
+    noise = plan(layout, found)
     (run,) = noise.layout.shape.runs
     random = SecureRandom()
-    canary = torch.zeros(trials, dtype=torch.float64)
-    canary[0] = _FAR
-    rounding = RoundingStream(random.words(4).tobytes())
-    clipped = _read(noise.layout.encoder(noise.clip({"update": canary}), rounding), run)
+    rounding = random.words(4).tobytes()
+
+    def encoded(value: float) -> int:
+        canary = torch.zeros(trials, dtype=torch.float64)
+        canary[0] = value
+        clipped = noise.clip({"update": canary})
+        return int(_read(noise.layout.encoder(clipped, RoundingStream(rounding)), run)[0])
+
+    # A site's contribution is clipped here, a unit's was by whoever summed it.
+    there = _FAR if noise.protects is Unit.SITE else _CLIP
+    absent = -there if relation.factor == 2 else 0.0
     present = random.bernoulli(0.5, trials)
     total = np.zeros(run.count, run.dtype)
     for honest in range(_SURVIVORS - _COLLUDERS):
-        values = np.where(present, clipped[0], 0) if honest == 0 else np.zeros(run.count)
+        values = np.where(present, encoded(there), encoded(absent)) if honest == 0 else np.zeros(run.count)
         source = Integers((values.astype(run.dtype),))
         total += _read(noise.noised(source, random.words(4).tobytes()), run)
     survivors = tuple(f"hospital-{number}" for number in range(_SURVIVORS))
     decoded = noise.layout.decode((total,), survivors)["update"].numpy()
-    return _guesses(present, decoded > 0.5 * _CLIP)
+    return _guesses(present, decoded > (0.0 if absent else 0.5 * _CLIP))
 
 
 def _read(source: VectorSource, run: Run) -> NDArray[np.uint32 | np.uint64]:
@@ -237,10 +264,14 @@ _INSIDER: Final = "somebody who sees the model after every step and knows all ot
 _HELPED: Final = "the aggregator and as many hospitals as the noise allows for"
 _TRAINED_ON: Final = "says whether one record was trained on"
 _WHICH: Final = "says which of two opposite records a group contains"
+_ONE_RECORD: Final = "say from the sum whether one hospital has one record"
+_ONE_OF_TWO: Final = "say from the sum which of two opposite records a group of one hospital contains"
 _ANYTHING: Final = "say from the sum whether one hospital contributed anything"
 
 PRIVACY_ATTACKS: Final = (
     PrivacyAttack("record", _INSIDER, _TRAINED_ON, Adjacency.ADD_OR_REMOVE_RECORD, _record),
     PrivacyAttack("group", _INSIDER, _WHICH, Adjacency.REPLACE_RECORD, _group),
+    PrivacyAttack("record-in-sum", _HELPED, _ONE_RECORD, Adjacency.ADD_OR_REMOVE_RECORD, _record_in_sum),
+    PrivacyAttack("group-in-sum", _HELPED, _ONE_OF_TWO, Adjacency.REPLACE_RECORD, _group_in_sum),
     PrivacyAttack("site", _HELPED, _ANYTHING, Adjacency.ZERO_OUT_SITE, _site),
 )
