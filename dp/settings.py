@@ -44,7 +44,8 @@ class PrivacySection(Strict):
     ) = Field(default=None, description="the relation of neighbours; leave it out for the unit's usual one")
     accountant: Literal["pld", "prv", "rdp"] = Field(default="pld", description='"pld", "prv" or "rdp"')
     engine: Literal["hooks", "ghost", "loop"] = Field(
-        default="hooks", description='"hooks", "ghost" or "loop": how gradients are clipped'
+        default="hooks",
+        description='"hooks", "ghost" or "loop": how gradients are clipped in local steps; "loop" in sums',
     )
     group_size: int | None = Field(
         default=None, ge=2, description='records per group, at least 2; only for unit = "group"'
@@ -63,7 +64,11 @@ class PrivacySection(Strict):
         '"unprotected" (sums over records leave without noise, and the report says so)',
     )
     metrics_share: float = Field(
-        default=0.1, gt=0, lt=1, description='the share of epsilon for metrics = "private", between 0 and 1'
+        default=0.1,
+        gt=0,
+        lt=1,
+        description='for metrics = "private", between 0 and 1: their share of epsilon, or with noise in the '
+        "sum of 1 / noise^2",
     )
     weights: Literal["withheld", "unprotected"] = Field(
         default="withheld",
@@ -75,6 +80,11 @@ class PrivacySection(Strict):
     def _read_former_name(cls, given: Any) -> Any:
         """``noise`` was once the name of ``distribution``, in study files and in records."""
         if isinstance(given, dict) and given.get("noise") in ("skellam", "discrete-gaussian"):
+            if "distribution" in given:
+                raise ConfigError(
+                    f'privacy.noise: "{given["noise"]}" is a distribution; privacy.distribution names one',
+                    remedy='set privacy.noise to "site" or "sum", or remove it',
+                )
             return {"distribution": given["noise"], **{k: v for k, v in given.items() if k != "noise"}}
         return given
 
@@ -88,7 +98,7 @@ class PrivacySection(Strict):
             "group_size": group,
             "noise": not site,
             "distribution": self.in_sum,
-            "engine": not site,
+            "engine": self.in_local_steps or self.engine == "loop",
             "clip_quantile": self.in_local_steps,
             "metrics_share": self.metrics == "private",
         }
@@ -97,7 +107,7 @@ class PrivacySection(Strict):
                 why = f'unit = "{self.unit}"'
                 if key == "metrics_share":
                     why = f'metrics = "{self.metrics}"'
-                elif not site and key in ("distribution", "clip_quantile"):
+                elif not site and key in ("distribution", "clip_quantile", "engine"):
                     why = f'noise = "{self.noise or "site"}"'
                 raise ConfigError(f"privacy.{key}: has no effect with {why}", remedy="remove it")
         if group and "engine" in self.model_fields_set and self.engine != "loop":

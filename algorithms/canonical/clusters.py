@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.canonical.feature_maps import unit
+from secfed.algorithms.canonical.feature_maps import by_rows, unit
 from secfed.algorithms.canonical.moments import HALF, Moments, moments
 from secfed.algorithms.framework.randomness import torch_generator
 
@@ -40,7 +40,7 @@ def assigned(records: torch.Tensor, centres: torch.Tensor) -> tuple[torch.Tensor
     """The cluster of every record in every restart, the first of equals, and its cosine: [n, R] each."""
     restarts, clusters, size = centres.shape
     found = [
-        (part @ centres.reshape(-1, size).T).reshape(-1, restarts, clusters).max(dim=2)
+        by_rows(part, centres.reshape(-1, size).T).reshape(-1, restarts, clusters).max(dim=2)
         for part in _batches(records)
     ]
     return torch.cat([one.indices for one in found]), torch.cat([one.values for one in found])

@@ -17,6 +17,7 @@ from typing import Final
 
 import torch
 
+from secfed.algorithms.canonical.feature_maps import by_rows
 from secfed.algorithms.canonical.moments import power
 
 _FEWEST: Final = 1.0  # records of a cluster that means and shares are computed from
@@ -35,7 +36,7 @@ class Discriminants:
         score = self.sizes[None]
         for view, mean, directions, offsets in zip(views, means, self.directions, self.offsets, strict=True):
             if view is not None:
-                score = score + (view - mean) @ directions + offsets
+                score = score + by_rows(view - mean, directions) + offsets
         return score.argmax(dim=1)
 
 
@@ -75,7 +76,8 @@ def discriminants(
         directions.append(solved)
         offsets.append(-(apart.T * solved).sum(dim=0) / 2)
     together = torch.stack(list(counts)).sum(dim=0).clamp(min=_FEWEST)
-    sizes = (together / together.sum()).log()
+    # Shrunk directions make scores small, beside which sizes would put every record into the largest cluster.
+    sizes = torch.zeros_like(together) if noise else (together / together.sum()).log()
     largest = max(float(one.abs().max()) for one in (*directions, *offsets, sizes))
     factor = 1 / largest if largest > 0 else 1.0
     return Discriminants(

@@ -97,10 +97,24 @@ class FeatureMap:
             elif name == "hog":
                 values = unit(_gradients(values))
             elif size:
-                values = unit(values @ _signs(values.shape[1], size, derive_seed(seed, "projection", at)))
+                signs = _signs(values.shape[1], size, derive_seed(seed, "projection", at))
+                values = unit(by_rows(values, signs))
             else:
                 values = unit(values)
         return values
+
+
+def by_rows(records: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """[n, d] times [d, k], so that no row depends on which others there are, to the last bit.
+
+    The last bits of a library's product depend on the number of rows and on the place of a row. Where centres
+    tie to rounding, which a broadcast can bring about, they decide the cluster, and a record that is there or
+    not would move others.
+    """
+    result = records.new_zeros(len(records), matrix.shape[1])
+    for feature, row in enumerate(matrix):
+        result += records[:, feature : feature + 1] * row  # two roundings: never fused with what is next
+    return result
 
 
 def unit(values: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Means and covariances from sums over records.
 
 The block of one record x is the upper triangle, diagonal included, of [x, 1][x, 1]^T / 2: products of its
-features, the features, and a count. For |x| <= 1 its norm is at most 1, whatever x is.
+features, the features, and a count. For |x| <= 1 the squares of these three parts are 1/4 at most, each, so the norm is
+at most sqrt(3) / 2, whatever x is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 import torch
 
+BLOCK_NORM: Final = math.sqrt(0.75)  # of one record's block
 HALF: Final = 0.5  # every element of a block is the product divided by two
 _FEWEST: Final = 1.0  # records that means are divided by: a sum without any is not divided by 0
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+from secfed.algorithms.canonical.moments import BLOCK_NORM
 from secfed.algorithms.canonical.options import CanonicalOptions
 from secfed.algorithms.canonical.projections import pairs
 from secfed.algorithms.framework.base import SiteId, planned_for
@@ -184,7 +185,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
             stages.append(CanonicalStage("scale", self.exchange("scale", "all", self._scale_fields)))
         moments = [f for v, d in enumerate(self.sizes) for f in self._moment_fields(f"view-{v + 1}/", d)]
         exchange = self.exchange("moments", "all", moments)
-        stages.append(CanonicalStage("moments", exchange, 0, math.sqrt(views), of_moments))
+        stages.append(CanonicalStage("moments", exchange, 0, BLOCK_NORM * math.sqrt(views), of_moments))
         most = options.cross_radius**2
         crosses = [
             Field(f"cross-{u + 1}-{v + 1}", (self.sizes[u], self.sizes[v]), most * self._most, 64)
@@ -195,7 +196,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         for level in range(1, self.levels + 1):
             fields = self._moment_fields("", self.dimensions, (self.clusters,))
             exchange = self.exchange(f"split-{level}", "all", fields)
-            stages.append(CanonicalStage("split", exchange, level, 1.0, of_one))
+            stages.append(CanonicalStage("split", exchange, level, BLOCK_NORM, of_one))
         sums = Field("sums", (options.restarts, self.clusters, self.dimensions), self._most, 64)
         for number in range(1, options.kmeans_iterations + 1):
             exchange = self.exchange(f"kmeans-{number:02}", "all", [sums])

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from secfed.algorithms.canonical.feature_maps import unit
+from secfed.algorithms.canonical.feature_maps import by_rows, unit
 from secfed.algorithms.canonical.moments import power
 
 Crosses = Mapping[tuple[int, int], torch.Tensor]  # by views u < v: [d_u, d_v]
@@ -79,7 +79,7 @@ def embedded(
 ) -> torch.Tensor:
     """[n, dimensions] of norm 1: the direction of the sum of the views' directions; some may be zeros."""
     directions = [
-        unit((view - mean) @ projection)
+        unit(by_rows(view - mean, projection))
         for view, mean, projection in zip(views, means, projections, strict=True)
         if view is not None
     ]

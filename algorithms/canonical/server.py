@@ -10,7 +10,7 @@ from secfed.algorithms.canonical import clusters
 from secfed.algorithms.canonical.discriminants import discriminants
 from secfed.algorithms.canonical.moments import Moments
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
-from secfed.algorithms.canonical.projections import canonical, pairs
+from secfed.algorithms.canonical.projections import canonical, pairs, shortened
 from secfed.algorithms.framework.base import ServerProgram
 from secfed.algorithms.framework.randomness import derive_seed
 from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, copies, model_of
@@ -50,7 +50,10 @@ class CanonicalServer(ServerProgram):
         elif stage.kind == "moments":
             for v in range(self._plan.views):
                 found = _moments(totals, f"view-{v + 1}/")
-                state[f"mean/{v}"], state[f"covariance/{v}"] = found.means(), found.covariances()
+                means = found.means()
+                # No mean of mapped records is longer than 1; noise makes it so.
+                state[f"mean/{v}"] = shortened(means[None], 1.0)[0] if totals.noise else means
+                state[f"covariance/{v}"] = found.covariances()
                 state[f"noise/{v}"] = found.spread(totals.noise)
         elif stage.kind == "cross":
             self._project(totals)

@@ -71,6 +71,8 @@ class WeightedPlan(Algorithm):
         super().__init_subclass__(**given)
         if "local_update" in vars(cls) and "private_units" not in vars(cls):
             cls.private_units = tuple(unit for unit in cls.private_units if unit == "site")
+        if "local_update" in vars(cls) and "summed_units" not in vars(cls):
+            cls.summed_units = ()  # what bounds another update bounds nothing of this one
 
     def __init__(self, setting: Setting, options: MeanOptions) -> None:
         self.setting, self.options = setting, options

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("secfed.agent")
 
 STATUS_FILE: Final = "status.json"
+_REQUEST_S: Final = 10.0  # for one request of metrics
 _MOST_LEFT: Final = 50  # exchanges that the file lists; the transcript has all of them
 
 # Name in the status -> metric, what it is.
@@ -137,6 +138,10 @@ class MetricsServer:
                 f"agent.metrics_port: {port}: {os.strerror(error.errno or 0)}",
                 remedy="choose another port, or 0 for no metrics",
             ) from None
+        handler = self._server.RequestHandlerClass
+        # Otherwise whoever sends half a request holds a thread and a descriptor for ever.
+        self._server.RequestHandlerClass = type("Handler", (handler,), {"timeout": _REQUEST_S})  # type: ignore[arg-type]
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # it prints tracebacks
         self.port = self._server.server_port
 
     def close(self) -> None:

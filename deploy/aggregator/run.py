@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from secfed.algorithms.framework.base import Metrics
 from secfed.crypto.codec import Buffer
@@ -20,7 +20,7 @@ from secfed.deploy.aggregator.measured_transport import MeasuredTransport
 from secfed.deploy.aggregator.standstill import BEGINNINGS, standstill
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.rosters import save_roster
-from secfed.errors import ConfigError, RoundAborted, StudyStopped
+from secfed.errors import ConfigError, RoundAborted, StudyStopped, TranscriptError
 from secfed.protection.interface import SiteId
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
@@ -78,7 +78,13 @@ class CentralRun:
         except BaseException:
             self._transcript.close()
             raise
-        reports = _REPORTS.validate_python(self._kept.notes.get("rounds", []))
+        try:
+            reports = _REPORTS.validate_python(self._kept.notes.get("rounds", []), extra="forbid")
+        except ValidationError:
+            raise TranscriptError(
+                f"{out}: the checkpoint's reports of rounds cannot be read",
+                remedy="resume with the version of secfed that wrote it, or begin anew in another folder",
+            ) from None
         self._reports = {report.round: report for report in reports}
         self._asked: dict[SiteId, None] = {}  # of this round, in order
         self._cohort: tuple[SiteId, ...] = ()  # of the last exchange that was begun

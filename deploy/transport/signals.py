@@ -40,7 +40,8 @@ def called_on_signal(act: Callable[[], None]) -> Iterator[None]:
     """Call ``act`` at SIGINT or SIGTERM, in a thread of its own; entered in the main thread.
 
     A handler interrupts the main thread anywhere, also while it holds a lock: there, ``act`` could wait for
-    that lock for ever. So the handler only tells the thread.
+    that lock for ever. So the handler only tells the thread; it runs once the main thread's present call into
+    C, if there is one, has returned.
     """
     signals: SimpleQueue[int] = SimpleQueue()  # its put() may interrupt itself
 

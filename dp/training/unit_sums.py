@@ -89,15 +89,17 @@ class UnitSums:
         """The sum over all units of their clipped gradients, by parameter name: float64, without noise.
 
         A unit that fails, or has no finite gradient, adds zeros. Two sums that differ in one unit are at most
-        C * :data:`GRADIENT_NORM` apart: C for the unit, and the last digits in which the engines and 2^18
-        additions in float64 err (m terms of norm C: by m^2 2^-53 C at most; Higham 2002, section 4.2).
+        C * :data:`GRADIENT_NORM` apart: C for the unit, and the last digits in which 2^18 additions in
+        float64 err (m terms of norm C: by m^2 2^-53 C at most; Higham 2002, section 4.2). Every unit runs by
+        itself: in a batch the last digits of one row depend on which others there are, and whoever chooses
+        the weights can make them as large as C.
 
         ConfigError for a model or loss that the unit cannot protect.
         """
         settings = self.settings
         training = PrivateTraining(
             Mechanism(settings.privacy_unit, settings.clip_norm, 0.0, 1.0),
-            engine="loop" if self.partition is not None else settings.engine,
+            engine="loop",
             partition=self.partition,
             random=self.random,
         )

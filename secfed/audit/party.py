@@ -29,12 +29,14 @@ class Findings:
     """What checks found: a problem must not be so, a note is something that a reader should know."""
 
     problems: list[Problem] = field(default_factory=list)
+    _known: set[Problem] = field(default_factory=set, repr=False)
     notes: list[str] = field(default_factory=list)
 
     def problem(self, path: Path, line: int | None, why: str) -> None:
         """Add a problem once."""
         made = Problem(str(path), line, why)
-        if made not in self.problems:
+        if made not in self._known:
+            self._known.add(made)
             self.problems.append(made)
 
 

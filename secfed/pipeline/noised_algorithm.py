@@ -235,12 +235,14 @@ def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
         )
     if settings.in_local_steps:
         return algorithm
+    colluders = study.protection.colluders_for(sites)
     return NoisedAlgorithm(
         algorithm,
         settings,
         study.rounds,
         min_survivors=min_survivors(study.protection, sites),
-        colluders=study.protection.colluders_for(sites),
+        # Every hospital sees the sum and knows its own share: one of them at least reads what another hides.
+        colluders=max(1, colluders) if settings.hides_records else colluders,
     )
 
 

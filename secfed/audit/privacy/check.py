@@ -186,10 +186,8 @@ def _check_run(state: CheckedFolder, run: AuditedRun) -> None:
             )
             continue
         own = _specs(chain)
-        lost = sum(
-            site in entry.body.get("survivors", []) and entry.body.get("spec_digest") not in own
-            for entry in run.central.summed
-        )
+        named = [(entry.body.get("survivors"), entry.body.get("spec_digest")) for entry in run.central.summed]
+        lost = sum(isinstance(who, list) and site in who and digest not in own for who, digest in named)
         if lost and chain.entries:
             state.notes.append(
                 f"{where}: {lost} sums that the site is in are not in its transcript; it never got the "

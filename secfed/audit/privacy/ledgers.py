@@ -17,6 +17,7 @@ from secfed.dp.accounting.events import (
     Gaussian,
     PoissonSampledGaussian,
     Skellam,
+    UnitDiscreteGaussian,
     UnitSkellam,
     to_value,
 )
@@ -147,7 +148,8 @@ def describe(event: Event) -> str:
             noise = variance**0.5 / norm if norm else 0
             return f"Skellam in the sum, noise {noise:.4g} of the norm{whose}{times}"
         case DistributedDiscreteGaussian(shares=shares, sigma=sigma):
-            return f"discrete Gaussian in the sum, {shares} honest shares of scale {sigma:.4g}{times}"
+            whose = " for one unit" if isinstance(event, UnitDiscreteGaussian) else ""
+            return f"discrete Gaussian in the sum{whose}, {shares} honest shares of scale {sigma:.4g}{times}"
         case _:
             return f"{event.name}{times}"
 

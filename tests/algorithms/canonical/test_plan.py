@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from secfed.algorithms.canonical.algorithm import Canonical
+from secfed.algorithms.canonical.feature_maps import by_rows
 from secfed.algorithms.canonical.plan import CanonicalStage
 from secfed.algorithms.canonical.site import CanonicalSite
 from secfed.algorithms.data.multiview.base import MultiviewSite
@@ -109,7 +110,7 @@ def test_no_record_adds_more_than_the_sensitivity_whatever_is_broadcast(changes:
             assert norm <= stage.sensitivity * (1 + 1e-9)
             most = max(most, norm)
         if math.isfinite(stage.sensitivity):
-            assert most >= 0.7 * stage.sensitivity  # or the noise would be wasted
+            assert most >= 0.8 * stage.sensitivity  # or the noise would be wasted
         else:
             assert stage.kind == "scale"
 
@@ -178,3 +179,31 @@ def test_dimensions_are_twice_the_classes_as_far_as_views_correlate() -> None:
     assert tiny(algorithm__dimensions=2).plan.dimensions == 2
     assert tiny(**THREE).plan.sizes == (6, 6, 6)
     assert tiny().plan.sizes == SIZES[:2]
+
+
+@pytest.mark.parametrize("count", [2, 5, 30, 64, 65, 130, 257, 2050])
+def test_no_row_depends_on_the_others_to_the_last_bit(count: int) -> None:
+    """Where centres tie to rounding, the last bit decides the cluster of a record that is there in both."""
+    generator = torch.Generator().manual_seed(count)
+    rows = torch.randn(count, 200, generator=generator, dtype=torch.float64)
+    matrix = torch.randn(200, 20, generator=generator, dtype=torch.float64)
+    whole = by_rows(rows, matrix)
+    assert torch.allclose(whole, rows @ matrix)
+    assert torch.equal(by_rows(rows[1:], matrix), whole[1:])
+    assert torch.equal(by_rows(rows[:-1], matrix), whole[:-1])
+
+
+@pytest.mark.parametrize("changes", STUDIES)
+def test_centres_that_tie_let_no_record_move_another(changes: dict[str, Any]) -> None:
+    algorithm, rng = tiny(**changes), np.random.default_rng(4)
+    data = records(66, algorithm, rng, extreme=False)
+    fewer = MultiviewSite(tuple(view[1:] for view in data.views), data.labels[1:])
+    for number, stage in stages(algorithm):
+        if not math.isfinite(stage.sensitivity):
+            continue
+        sent = broadcast(algorithm, stage, rng)
+        for name in ("centres", "parts", "best"):
+            if name in sent:
+                sent[name] = sent[name][..., :1, :].expand_as(sent[name]) * (1 + 2.0**-52)
+        one, other = (added(algorithm, some, number, stage, sent) for some in (data, fewer))
+        assert float((one - other).norm()) <= stage.sensitivity * (1 + 1e-9), stage.kind

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from secfed.algorithms.federated_averaging.fedsgd import FedSGD
 from secfed.dp.accounting.events import from_value
 from secfed.dp.accounting.interface import statement
 from secfed.errors import ConfigError
@@ -132,3 +133,12 @@ def test_other_units(unit: str, tmp_path: Path) -> None:
     report = privacy_case.run(Study.parse(text).replace("study.rounds", 2), tmp_path)
     assert report.privacy is not None
     assert all(380 < site.epsilon <= 400 for site in report.privacy.sites)
+
+
+def test_a_bound_is_not_inherited_with_another_update() -> None:
+    class Own(FedSGD):
+        def local_update(self, *_: Any) -> Any: ...
+
+    class Renamed(FedSGD): ...
+
+    assert (Own.summed_units, Renamed.summed_units) == ((), ("record", "group"))

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from secfed.deploy.agent import status
 from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard, read_status
 from secfed.deploy.transport.json_log import JsonFormatter
 from secfed.errors import ConfigError
@@ -86,6 +88,21 @@ def test_metrics_are_served_on_this_machine_only(board: StatusBoard, metrics: Me
     assert metrics._server.server_address[0] == "127.0.0.1"
     with pytest.raises(ConfigError, match="metrics_port"):
         MetricsServer(board, metrics.port)
+
+
+def test_half_a_request_is_let_go(
+    board: StatusBoard, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Any account of the machine can open connections; what they hold must come back."""
+    monkeypatch.setattr(status, "_REQUEST_S", 0.2)
+    server = MetricsServer(board, 0)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            connection.sendall(b"GET /metrics HTT")
+            assert connection.recv(1) == b""  # closed by the server
+    finally:
+        server.close()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_log_line_is_one_json_object_without_a_traceback() -> None:

@@ -70,7 +70,7 @@ def test_what_arrives_is_the_sum_with_the_promised_noise(
     found = play(inner, asked, monkeypatch, *drops, out=tmp_path)
     noised = with_privacy(asked, inner, 4)
     assert isinstance(noised, NoisedAlgorithm)
-    honest = min_survivors(asked.protection, 4) - asked.protection.colluders_for(4)
+    honest = min_survivors(asked.protection, 4) - max(1, asked.protection.colluders_for(4))
     assert honest >= 2
     survivors = 4 - len(drops)
     deviation = noised.noise_multiplier * (survivors / honest) ** 0.5
@@ -171,3 +171,16 @@ def test_a_study_of_before_keeps_its_digest() -> None:
     assert named.privacy.distribution == "discrete-gaussian"
     assert named.digest() == study("site", privacy='distribution = "discrete-gaussian"').digest()
     assert chosen().digest() != chosen().replace("privacy.noise", "site").digest()
+    with pytest.raises(ConfigError, match=r"privacy\.noise"):  # the distribution, twice
+        named.replace("privacy.noise", "skellam")
+
+
+def test_another_hospital_is_counted_among_those_who_read_the_sum() -> None:
+    """Where a study tolerates no colluder, each hospital still knows its own share of the noise."""
+    asked = chosen().replace("data.sites", 3).replace("protection.colluders", 0)
+    noised = with_privacy(asked, Sums(0.0, 5, 3), 3)
+    assert isinstance(noised, NoisedAlgorithm)
+    (event,) = (noised.event_of(exchange) for exchange in noised.exchanges(1))
+    (noise,) = noised._noises.values()
+    assert (noise.min_survivors, noise.colluders) == (3, 1)
+    assert noise_of(event) == pytest.approx((noise.noise_multiplier * noise.clip_norm / noise.l2) ** 2)
