@@ -1,8 +1,8 @@
 """Means and covariances from sums over records.
 
 The block of one record x is the upper triangle, diagonal included, of [x, 1][x, 1]^T / 2: products of its
-features, the features, and a count. For |x| <= 1 the squares of these three parts are 1/4 at most, each, so the norm is
-at most sqrt(3) / 2, whatever x is.
+features, the features, and a count. For |x| <= 1 the squares of these three parts are 1/4 at most, each, so
+the norm is at most sqrt(3) / 2, whatever x is.
 """
 
 from __future__ import annotations
