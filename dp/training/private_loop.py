@@ -171,7 +171,13 @@ class Session:
 
     def step(self, records: Records) -> None:
         """Draw units, and take one optimiser step on their noisy clipped sum."""
-        units = self.draw()
+        self.release(self.draw(), records)
+
+    def release(self, units: list[NDArray[np.int64]], records: Records) -> None:
+        """One release: the clipped sum of these units, noise, and the optimiser's step.
+
+        ConfigError for more steps than were paid for, and as :meth:`clipped_sum`.
+        """
         self._begin_step()
         self._finish_step(self.clipped_sum(units, records))
 
@@ -238,14 +244,6 @@ class Session:
 
     def _empty(self) -> ClippedSum:
         return ClippedSum(self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid)
-
-    def release(self, batches: Sequence[Batch]) -> None:
-        """One release: the clipped sum of these units, noise, and the optimiser's step.
-
-        ConfigError for more steps than were paid for, and as :meth:`clipped_sum`.
-        """
-        self._begin_step()
-        self._finish_step(self._checked_sum(batches))
 
     def _checked_sum(self, batches: Sequence[Batch]) -> ClippedSum:
         if batches and not self._checked:

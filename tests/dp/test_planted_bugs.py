@@ -82,7 +82,7 @@ def noise_audit(promised: Mechanism) -> float:
     event = private.mechanism.event(1)
     before = parameters(model)
     with private.session(model, sgd(model), CROSS_ENTROPY, records=10, steps=1) as session:
-        session.release([])
+        session.release([], TensorRecords((torch.zeros(10),)))
         noise = (before - parameters(model)).double().numpy() * session.expected_units
     assert isinstance(event, PoissonSampledGaussian)
     return deviation_p(noise, event.noise_multiplier * promised.clip_norm * (1 + 2**-10))

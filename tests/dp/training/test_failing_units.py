@@ -19,7 +19,7 @@ from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.engines import ClippedSum, EngineName
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.mechanism import GaussianNoise
-from secfed.dp.training.patient_records import LazyRecords, LoaderRecords
+from secfed.dp.training.patient_records import LazyRecords, LoaderRecords, TensorRecords
 from secfed.dp.training.private_loop import PrivateTraining, Session
 from secfed.errors import BudgetExceeded, ConfigError
 from secfed.wire.parts import listening
@@ -270,7 +270,7 @@ def test_a_mistake_in_the_study_is_still_refused_whatever_the_records() -> None:
     model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, track_running_stats=True))
     model[1] = Counting()
     with session("loop", _with(FAULTS["nan"]), model) as running, pytest.raises(ConfigError, match="buffer"):
-        running.release(cut("loop", data(damaged=False)))
+        running.step(TensorRecords(data(damaged=False)))
 
 
 class Counting(nn.Module):

@@ -105,7 +105,7 @@ def test_an_empty_draw_releases_pure_noise_of_the_promised_deviation(engine: Eng
     private = PrivateTraining(promised, engine=engine, random=seeded())
     data = (torch.randn(8, 300), torch.zeros(8, dtype=torch.long))
     with private.session(model, sgd(model), CROSS_ENTROPY, records=8, steps=1) as session:
-        session.release([])
+        session.release([], TensorRecords((torch.zeros(8),)))
     noise = (before - parameters(model)).double().numpy() * 0.25 * len(data[0])
     assert deviation_p(noise, 1.5 * 2.0 * (1 + 2**-10)) > FALSE_ALARM
 
@@ -116,7 +116,7 @@ def test_noise_of_equally_shaped_tensors_differs() -> None:
     private = PrivateTraining(mechanism(rate=0.5), random=seeded())
     before = [value.detach().clone() for value in model.parameters()]
     with private.session(model, sgd(model), CROSS_ENTROPY, records=8, steps=1) as session:
-        session.release([])
+        session.release([], TensorRecords((torch.zeros(8),)))
     first, second = (old - new.detach() for old, new in zip(before, model.parameters(), strict=True))
     assert not torch.any(first == second)
 
@@ -131,7 +131,7 @@ def test_the_sum_is_divided_by_the_expected_number_of_units() -> None:
         assert session.expected_units == pytest.approx(12.0)
         assert len(drawn) != 12, "choose another seed: this draw cannot tell"
         rows = torch.from_numpy(np.concatenate(drawn))
-        session.release([(data[0][row : row + 1], data[1][row : row + 1]) for row in rows])
+        session.release(drawn, TensorRecords(data))
     taken = (data[0][rows], data[1][rows])
     fresh = mlp()
     wanted = before - plain_gradient(fresh, CROSS_ENTROPY, taken) * len(rows) / 12.0
