@@ -1,4 +1,4 @@
-"""Noise in the sum between machines: children clip, agents pay and add their shares; a policy may refuse it."""
+"""Noise in the sum between machines: children clip, agents pay and add shares; a policy may refuse it."""
 
 from __future__ import annotations
 
