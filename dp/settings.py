@@ -98,7 +98,7 @@ class PrivacySection(Strict):
             "group_size": group,
             "noise": not site,
             "distribution": self.in_sum,
-            "engine": self.in_local_steps or self.engine == "loop",
+            "engine": self.in_local_steps or (not site and self.engine == "loop"),
             "clip_quantile": self.in_local_steps,
             "metrics_share": self.metrics == "private",
         }

@@ -28,10 +28,9 @@ from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import PlannedStages
-from secfed.algorithms.framework.unfit import unfit
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.unit_sums import ADDED_UP
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, State
 
 
@@ -106,18 +105,10 @@ class Canonical(PlannedStages[CanonicalStage]):
 
     def site_data(self, site_id: SiteId) -> MultiviewSite:
         """One site's checked records."""
-        data, most = check_multiview(site_id, self.data.site(site_id), self.data), self.options.max_records
-        # Under [privacy] nothing is cut off, or one record fewer would let another one in: sums have bounds.
-        if len(data.labels) > most and self.setting.study.privacy is None:
-            unfit(
-                DataError(
-                    f"site {site_id!r} has more records than algorithm.max_records",
-                    remedy="raise algorithm.max_records in the study file",
-                )
-            )
-            views = tuple(None if view is None else view[:most] for view in data.views)
-            data = MultiviewSite(views, data.labels[:most])
-        return data
+        data = check_multiview(site_id, self.data.site(site_id), self.data)
+        if self.setting.study.privacy is not None:
+            return data  # or one record fewer would let another one in; every sum is cut off at its bound
+        return data.first(self.options.max_records, site_id)
 
 
 def _check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:

@@ -35,9 +35,8 @@ from secfed.algorithms.framework.parameters import check_shapes, shapes_of
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import PlannedStages
-from secfed.algorithms.framework.unfit import unfit
 from secfed.algorithms.models.multiview import MultiviewModelOptions, MultiviewNetworks
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, State
 
 
@@ -110,14 +109,5 @@ class Fmcsc(PlannedStages[FmcscStage]):
 
     def site_data(self, site_id: SiteId) -> MultiviewSite:
         """One site's checked records."""
-        data, most = check_multiview(site_id, self.data.site(site_id), self.data), self.options.max_records
-        if len(data.labels) > most:
-            unfit(
-                DataError(
-                    f"site {site_id!r} has more records than algorithm.max_records",
-                    remedy="raise algorithm.max_records in the study file",
-                )
-            )
-            views = tuple(None if view is None else view[:most] for view in data.views)
-            data = MultiviewSite(views, data.labels[:most])
-        return data
+        data = check_multiview(site_id, self.data.site(site_id), self.data)
+        return data.first(self.options.max_records, site_id)

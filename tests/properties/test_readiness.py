@@ -21,16 +21,14 @@ from secfed.wire.refusal_codes import outgoing
 from tests.properties.readiness_case import (
     BROADCASTS,
     LARGE,
-    OF_MEANS,
-    OF_PAIRS,
     SITES,
     TRAP,
     Broadcast,
     play,
-    tiny,
     with_extreme_record,
     without_first_record,
 )
+from tests.properties.readiness_studies import OF_MEANS, OF_PAIRS, tiny
 
 CASES = [
     *((name, "", unit) for name, (_, units) in OF_MEANS.items() for unit in units),

@@ -35,6 +35,19 @@ class MultiviewSite:
         """Positions of the views that the site holds."""
         return tuple(view for view, records in enumerate(self.views) if records is not None)
 
+    def first(self, most: int, site_id: SiteId) -> MultiviewSite:
+        """The first ``algorithm.max_records`` records; more are left out at a hospital, else an error."""
+        if len(self.labels) <= most:
+            return self
+        unfit(
+            DataError(
+                f"site {site_id!r} has more records than algorithm.max_records",
+                remedy="raise algorithm.max_records in the study file",
+            )
+        )
+        views = tuple(None if view is None else view[:most] for view in self.views)
+        return MultiviewSite(views, self.labels[:most])
+
 
 @runtime_checkable
 class MultiviewData(FederatedData, Protocol):

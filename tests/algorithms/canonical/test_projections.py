@@ -147,3 +147,16 @@ def test_a_record_is_embedded_alike_by_hospitals_with_one_view_and_with_all() ->
 def test_rows_are_shortened_and_never_lengthened() -> None:
     rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], dtype=torch.float64)
     assert torch.allclose(shortened(rows, 1.0), torch.tensor([[0.6, 0.8], [0.3, 0.4], [0, 0]]).double())
+
+
+def test_what_noise_adds_to_variances_whitens_less() -> None:
+    """So much more than any variance is the same as no variance and as much in all directions."""
+    records = views(2)
+    parts = [moments(one) for one in records]
+    crosses = {(0, 1): records[0].T @ records[1]}
+    much = canonical([part.covariances() for part in parts], crosses, 4, 0.01, [1e9, 1e9])
+    none = canonical([torch.zeros_like(part.covariances()) for part in parts], crosses, 4, 0.01, [1.0, 1.0])
+    little = canonical([part.covariances() for part in parts], crosses, 4, 0.01)
+    for one, other, third in zip(much, none, little, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+        assert not torch.allclose(one, third, atol=1e-2)

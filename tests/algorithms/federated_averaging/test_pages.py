@@ -28,7 +28,7 @@ from secfed.study.study import Study
 from secfed.wire.layout import Summands
 from secfed.wire.parts import is_finite
 from tests.algorithms.loop import add, simulate
-from tests.properties.readiness_case import CLASSIFIER
+from tests.properties.readiness_studies import CLASSIFIER
 
 HERE = "tests.algorithms.federated_averaging.test_pages"
 SITES = ("a", "b", "c")

@@ -12,7 +12,7 @@ from secfed.errors import MalformedMessage
 from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.study.build import build
 from secfed.study.registry import ALGORITHMS
-from tests.properties.readiness_case import OF_MEANS, OF_PAIRS, tiny
+from tests.properties.readiness_studies import OF_MEANS, OF_PAIRS, tiny
 
 CASES = [
     *((name, "") for name in OF_MEANS),

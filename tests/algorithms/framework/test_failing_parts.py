@@ -20,7 +20,8 @@ from secfed.wire.parts import is_finite, listening, otherwise
 from tests.algorithms import fmcsc_case, vlp_case
 from tests.algorithms.fedcola_case import tiny as fedcola
 from tests.algorithms.loop import Rounds
-from tests.properties.readiness_case import TRAP, tiny
+from tests.properties.readiness_case import TRAP
+from tests.properties.readiness_studies import tiny
 
 INDEPENDENT = [BudgetExceeded, TranscriptError, WrongState, MalformedMessage]
 

@@ -18,7 +18,8 @@ from secfed.algorithms.framework.setting import Setting
 from secfed.errors import ConfigError, MalformedMessage
 from secfed.study.build import build
 from secfed.wire.layout import Exchange, Field, Layout, State, Summands, Totals
-from tests.properties.readiness_case import SITES, tiny
+from tests.properties.readiness_case import SITES
+from tests.properties.readiness_studies import tiny
 
 
 class CountSite(base.SiteProgram):

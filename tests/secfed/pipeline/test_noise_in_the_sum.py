@@ -154,6 +154,7 @@ def test_too_few_honest_sites_are_refused() -> None:
 def test_keys_without_effect_are_refused() -> None:
     refused(r"privacy\.clip_quantile", lambda: chosen(privacy="clip_quantile = 0.5"))
     refused(r"privacy\.distribution", lambda: study(privacy='distribution = "skellam"'))
+    refused(r"privacy\.engine", lambda: study("site", privacy='engine = "loop"'))
 
 
 def test_the_site_as_unit_has_no_choice_of_where_noise_is_added() -> None:

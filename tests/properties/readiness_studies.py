@@ -1,0 +1,197 @@
+"""Tiny studies of every algorithm under every unit of privacy: their texts."""
+
+from __future__ import annotations
+
+from secfed.study.study import Study
+
+PRIVACY = """
+[privacy]
+unit = "{unit}"
+epsilon = 8.0
+delta = 1e-4
+accountant = "rdp"
+{more}
+"""
+UNITS = {"none": "", "record": "", "group": "group_size = 4", "site": ""}
+
+CLASSIFIER = """
+[study]
+name = "readiness"
+rounds = 2
+seed = 5
+[algorithm]
+name = "{algorithm}"
+batch_size = 9
+local_epochs = 1
+weighting = "{weighting}"
+{more}
+[model]
+name = "mlp"
+hidden = [4]
+[data]
+name = "tests.properties.readiness_case:tables"
+[protection]
+name = "plain"
+min_cohort = 3
+"""
+
+CANONICAL = """
+[study]
+name = "readiness"
+rounds = 1
+seed = 5
+[algorithm]
+name = "canonical"
+maps = ["standard", "l2"]
+starts = "divisive"
+restarts = 2
+kmeans_iterations = 1
+refinements = 2
+[model]
+name = "none"
+[data]
+name = "tests.algorithms.fmcsc_case:blobs"
+views = [-1, -1, -1, 0, 0, 0]
+per_site = 12
+[protection]
+name = "plain"
+colluders = 1
+"""
+
+MULTIVIEW = """
+[study]
+name = "readiness"
+rounds = 3
+seed = 5
+[algorithm]
+name = "fmcsc"
+pretrain_rounds = 1
+pretrain_epochs = 1
+pretrain_share = 1.0
+local_epochs = 1
+distillation_epochs = 1
+batch_size = 12
+restarts = 2
+kmeans_iterations = 1
+group_iterations = 1
+weights = "{weights}"
+[model]
+name = "multiview"
+hidden = [6]
+features = 3
+head_hidden = 4
+[data]
+name = "tests.algorithms.fmcsc_case:blobs"
+views = {views}
+per_site = 12
+[protection]
+name = "plain"
+colluders = 1
+"""
+
+TRANSFER = """
+[study]
+name = "readiness"
+rounds = 1
+seed = 5
+[algorithm]
+name = "fedcola"
+local_epochs = 1
+batch_size = 6
+learning_rate = 1e-3
+gallery = 4
+[model]
+name = "transfer-transformer"
+width = 4
+depth = 1
+heads = 1
+[data]
+name = "scenes"
+image_sites = 3
+text_sites = 3
+pair_sites = 3
+records = 8
+pairs = 8
+test_records = 4
+test_pairs = 4
+[protection]
+name = "plain"
+colluders = 1
+"""
+
+PAIRS = """
+[study]
+name = "readiness"
+rounds = 2
+seed = 5
+[algorithm]
+name = "{algorithm}"
+batch_size = 8
+evaluation_batch = 8
+evaluate = "every"
+{more}
+[model]
+name = "tests.algorithms.vlp_case:toy"
+[data]
+name = "tests.algorithms.vlp_case:pairs"
+train = 8
+test = 8
+[protection]
+name = "plain"
+threshold = 4
+colluders = 1
+"""
+STEPS = "local_steps = 1"
+ROBUST = "loss_batches = 1\nloss_batch_size = 4\n{rho}"
+OF_PAIRS = {
+    "feddra": f"align_steps = 1\njoint_steps = 1\n{ROBUST}",
+    "fedrgb": f"warmup_rounds = 1\nwarmup_steps = 1\nguided_steps = 1\nteacher_steps = 1\n{ROBUST}",
+    "vlp-fedavg": STEPS,
+    "vlp-fedprox": STEPS,
+    "vlp-fedmoon": STEPS,
+    "vlp-fedema": STEPS,
+    "vlp-fedldawa": f"{STEPS}\nwarmup_rounds = 0",
+}
+
+
+# Algorithms of weighted means: more keys, and the units that are played.
+OF_MEANS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fedavg": ("", ("none", "record", "group", "site")),
+    "fedprox": ("", ("none", "record", "group", "site")),
+    "fedadam": ("", ("none", "site")),
+    "fedyogi": ("", ("none",)),
+    "fednova": ("", ("none",)),
+    "scaffold": ("", ("none", "record")),
+    "fedbn": ('local_layers = ["1"]', ("none", "record")),
+    "ditto": ("", ("none", "record")),
+    "fedsgd": ("", ("none", "record-sum", "group-sum", "site")),
+}
+
+
+def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
+    """A study of that algorithm under that unit of privacy; variants are of the algorithm."""
+    more = ""
+    if algorithm in OF_MEANS:
+        weighting = "records" if unit == "none" and algorithm != "scaffold" else "equal"
+        text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting, more=OF_MEANS[algorithm][0])
+        if algorithm == "fedsgd":
+            own = "records = 60" if unit.endswith("-sum") else ""
+            text = text.replace("batch_size = 9\nlocal_epochs = 1", own)
+        engine = f'engine = "{variant}"' if variant in ("loop", "ghost") else ""
+        more = 'metrics = "private"' if variant == "private-metrics" else engine
+    elif algorithm == "fmcsc":
+        views = {"": [-1, -1, -1, 0, 0, 0], "one-view": [0, 0, 0, -1, -1, -1]}[variant]
+        text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
+    elif algorithm == "canonical":
+        text = CANONICAL if unit == "none" else CANONICAL.replace('"standard"', '"sqrt-l2"')
+    elif algorithm == "fedcola":
+        text = TRANSFER
+    else:
+        rho = "rho = 0.0" if unit == "site" else ""
+        text = PAIRS.format(algorithm=algorithm, more=OF_PAIRS[algorithm].format(rho=rho))
+    if unit.endswith("-sum"):
+        unit, more = unit.removesuffix("-sum"), f'{more}\nnoise = "sum"'
+        text = text.replace('name = "plain"', 'name = "masked"')
+    if unit != "none":
+        text += PRIVACY.format(unit=unit, more=f"{UNITS[unit]}\n{more}")
+    return Study.parse(text)
