@@ -29,7 +29,6 @@ from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
-from secfed.deploy.agent.training_wire import Job
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_payments import wasted
@@ -40,6 +39,7 @@ from secfed.deploy.transport.limits import Backoff, ClientLimits
 from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
 from secfed.dp.ledger.ledger import Ledger
+from secfed.engine.wire import Job
 from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
 from secfed.records.transcript import COMPLAINED, SUMMED, Complaint
 from secfed.runs.run_folder import MODEL_FILE

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secfed.algorithms.framework.base import SiteProgram
-from secfed.deploy.agent.training_wire import (
+from secfed.deploy.enrolment.training_user import TrainingUser
+from secfed.dp.accounting.events import from_value
+from secfed.engine.wire import (
     SOCKET_VARIABLE,
     Job,
     Tensors,
@@ -24,8 +26,6 @@ from secfed.deploy.agent.training_wire import (
     receive,
     send,
 )
-from secfed.deploy.enrolment.training_user import TrainingUser
-from secfed.dp.accounting.events import from_value
 from secfed.errors import (
     BudgetExceeded,
     ConfigError,

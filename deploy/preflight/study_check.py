@@ -22,7 +22,6 @@ from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.offered import check_limits
 from secfed.deploy.agent.control import is_paused
 from secfed.deploy.agent.training import TrainingProcess
-from secfed.deploy.agent.training_wire import Job
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.policy.policy import Policy, Violation
 from secfed.deploy.policy.sections import DataSet
@@ -32,6 +31,7 @@ from secfed.dp.accounting.budget import Budget, standing
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import lacking
 from secfed.dp.ledger.ledger import LEDGER, spent_of
+from secfed.engine.wire import Job
 from secfed.errors import BudgetExceeded, PolicyRefused, RoundAborted, SecfedError, TranscriptError
 from secfed.records.chain_file import verify_file
 from secfed.records.clock import refuse_ahead

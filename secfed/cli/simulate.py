@@ -65,6 +65,22 @@ def simulate(
             "Looks at single hospitals: simulation only.",
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Where hospitals train: inline (here, one after the other), processes (several at a time on "
+            "this machine), ray (a cluster; ray://HOST:PORT joins one). The model is the same.",
+        ),
+    ] = "inline",
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Hospitals that train at a time; by default one per processor."),
+    ] = None,
+    site_deadline: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="A hospital that trains for longer drops out of the round."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print run.json to stdout and nothing else.")
     ] = False,
@@ -78,9 +94,11 @@ def simulate(
     """
     drops = [Dropout.parse(text) for text in drop or []]  # before anything that takes time
     budgets = _budgets(budget or [])
+    from secfed.engine.options import EngineOptions
     from secfed.simulation.simulate import simulate as run_study
     from secfed.study.study import Study
 
+    where = EngineOptions(engine, workers, site_deadline)
     study = Study.load(study_file)
     if protection is not None:
         study = study.replace("protection.name", protection)
@@ -90,7 +108,9 @@ def simulate(
         _check_start_is_outside(study, out)
         prepare(out, overwrite=overwrite)
     with watching(stderr(), quiet=as_json) as observer:
-        report = run_study(study, out=out, drops=drops, observer=observer, compare=compare, budgets=budgets)
+        report = run_study(
+            study, out=out, drops=drops, observer=observer, compare=compare, budgets=budgets, engine=where
+        )
     show_report(report, out, as_json=as_json)
 
 

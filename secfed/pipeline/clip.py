@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import torch
 
 from secfed.dp.mechanisms.noise import SiteNoise
@@ -35,6 +37,7 @@ class ClippedShare(Stage):
 
     def __init__(self, bound: float) -> None:
         self._bound = bound
+        self._lock = Lock()
         self.share = 0.0
 
     def at_site(self, exchange: Exchange, summands: Summands) -> Summands:
@@ -44,5 +47,6 @@ class ClippedShare(Stage):
             if field.bound == self._bound and field.name in summands:
                 beyond += int((torch.as_tensor(summands[field.name]).abs() > field.bound).sum())
                 elements += field.elements
-        self.share = max(self.share, beyond / elements if elements else 0.0)
+        with self._lock:  # several sites may be worked for at a time
+            self.share = max(self.share, beyond / elements if elements else 0.0)
         return summands

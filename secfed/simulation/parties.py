@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from secfed.algorithms.framework.base import Algorithm, ServerProgram
+from secfed.algorithms.framework.base import ServerProgram
 from secfed.crypto.identity import Identity, Roster
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger
+from secfed.engine.interface import Engine
 from secfed.errors import WrongState
 from secfed.pipeline.clip import ClippedShare
-from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
+from secfed.pipeline.noised_algorithm import NoisedAlgorithm
 from secfed.pipeline.stage import Stage
 from secfed.records.roster_file import ROSTER_FILE, write_roster
 from secfed.records.transcript import SETTINGS, Transcript
@@ -74,22 +75,16 @@ class Consortium:
 
 
 def open_consortium(
-    study: Study,
-    built: Algorithm,
-    names: tuple[str, ...],
-    out: Path | None,
-    budgets: Mapping[str, float],
-    stack: ExitStack,
+    terms: Terms, engine: Engine, out: Path | None, budgets: Mapping[str, float], stack: ExitStack
 ) -> Consortium:
     """Make all parties and their records.
 
     Args:
-        built: its algorithm, without noise.
-        names: of the sites, sorted.
+        engine: where local work is done.
         out: folder of the run; None keeps ledgers in a temporary one, and transcripts nowhere.
         budgets: site to epsilon, where that is not the study's own.
     """
-    terms = Terms(study, with_privacy(study, built, len(names)), names)
+    study, names = terms.study, terms.sites
     start = load_initial_model(study, terms.algorithm)
     aggregator = Identity.generate("aggregator")
     identities = {name: Identity.generate(name) for name in names}
@@ -119,10 +114,11 @@ def open_consortium(
     watch = Stage() if isinstance(terms.algorithm, NoisedAlgorithm) else parties.clipped
     for name, identity in identities.items():
         failures = parties.failures[name] = []
+        ledger = _ledger(study, identity, site_folder(folder, name), budgets.get(name))
         parties.sites[name] = site = build_site(
             terms,
             Member(identity, roster),
-            terms.algorithm.site(name),
+            engine.program(name, failures.append, ledger),
             limits=limits_of(study, len(names)),
             draws=Draws.seeded(study.seed, name),
             store=NullStore(Journal(), terms.study_id),
@@ -133,7 +129,7 @@ def open_consortium(
                 only_values=True,  # all sites are this researcher's, who wants to see a defect
                 watch=watch,
             ),
-            ledger=_ledger(study, identity, site_folder(folder, name), budgets.get(name)),
+            ledger=ledger,
         )
         stack.callback(site.close)
     return parties

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
+from secfed.engine.interface import torch_threads
+from secfed.engine.options import EngineOptions, open_engine
 from secfed.errors import ConfigError, RoundAborted
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import MODEL, TRANSCRIPT, Transcript
 from secfed.runs.model_record import ModelRecord, metrics_digest, run_metrics_digest
@@ -27,6 +30,7 @@ from secfed.simulation.dropouts import Dropout
 from secfed.simulation.parties import Consortium, open_consortium
 from secfed.simulation.report import Progress, report_of
 from secfed.simulation.transport import SimulatedTransport
+from secfed.site.terms import Terms
 from secfed.storage.atomic import write_atomic
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
@@ -41,8 +45,9 @@ def simulate(
     observer: Observer | None = None,
     compare: Literal["alone"] | None = None,
     budgets: Mapping[str, float] | None = None,
+    engine: EngineOptions | None = None,
 ) -> RunReport:
-    """Run a study in this process.
+    """Run a study on this machine; where its local work is done, ``engine`` says.
 
     Args:
         out: folder for run.json, model.safetensors, transcripts and the roster; None writes nothing.
@@ -51,7 +56,7 @@ def simulate(
 
     Raises:
         ConfigError: a drop or budget names an unknown site, privacy that the study cannot have, or a
-            ``model.start`` that it cannot begin with.
+            ``model.start`` that it cannot begin with; an engine that is not there.
         RoundAborted: not one sum came about.
     """
     observer = SilentObserver() if observer is None else observer
@@ -59,9 +64,14 @@ def simulate(
     names = tuple(sorted(build_data(study).sites))
     _check_drops(study, drops, names)
     _check_budgets(study, budgets or {}, names)
+    terms = Terms(study, with_privacy(study, built, len(names)), names)
     with ExitStack() as stack:
-        parties = open_consortium(study, built, names, out, budgets or {}, stack)
-        carrier = SimulatedTransport(drops, observer, parties.log)
+        stack.enter_context(torch_threads(1))
+        options = engine or EngineOptions()
+        working = open_engine(options, study, built, study_id=terms.study_id, sites=len(names))
+        stack.callback(working.close)
+        parties = open_consortium(terms, working, out, budgets or {}, stack)
+        carrier = SimulatedTransport(drops, observer, parties.log, working.workers)
         run = parties.connect(carrier, stack)
         progress = Progress(study.rounds, observer)
         observer.started(study.name, names, study.rounds)

@@ -27,7 +27,8 @@ class SimulatedTransport:
             simulation knows: there all sites belong to whoever runs it.
     """
 
-    def __init__(self, drops: Sequence[Dropout], observer: Observer, log: Log) -> None:
+    def __init__(self, drops: Sequence[Dropout], observer: Observer, log: Log, workers: int = 1) -> None:
+        self._workers = workers
         self._link = InProcessTransport({}, self._refused)
         self._drops, self._observer, self._log = drops, observer, log
         self.gave_up: tuple[SiteId, SecfedError] | None = None
@@ -72,7 +73,7 @@ class SimulatedTransport:
 
         self._observer.stage(self.round, "", stage, 0, len(requests))
         start = time.perf_counter()
-        self._link.ask(left, 0.0, timed)
+        self._link.ask(left, 0.0, timed, workers=self._workers if stage == "train" else 1)
         wall = time.perf_counter() - start
         at_sites = self._link.site_seconds
         self.seconds["train" if stage == "train" else "protect"] += at_sites

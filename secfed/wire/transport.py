@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from secfed.crypto.codec import Buffer
@@ -11,6 +12,7 @@ from secfed.errors import SecfedError
 
 SiteId = str
 OnReply = Callable[[SiteId, Buffer], None]
+_Outcome = tuple[Buffer | SecfedError, float]  # what a site answered, and its seconds
 
 
 class Transport(Protocol):
@@ -48,19 +50,46 @@ class InProcessTransport:
         self.bytes_down: dict[SiteId, int] = {}
         self.site_seconds = 0.0
 
-    def ask(self, requests: Mapping[SiteId, Buffer], deadline_s: float, on_reply: OnReply) -> None:  # noqa: ARG002
-        """See :class:`Transport`; nothing can be late in one process."""
+    def ask(
+        self,
+        requests: Mapping[SiteId, Buffer],
+        deadline_s: float,  # noqa: ARG002
+        on_reply: OnReply,
+        *,
+        workers: int = 1,
+    ) -> None:
+        """See :class:`Transport`; nothing can be late in one process.
+
+        With several ``workers`` so many sites are called at a time; replies are handed over in order.
+        """
         self.site_seconds = 0.0
-        for site, request in requests.items():
+        if workers == 1:
+            self._hand_over(requests, map(self._call, requests.items()), on_reply)
+            return
+        start = time.perf_counter()
+        with ThreadPoolExecutor(workers) as pool:
+            self._hand_over(requests, pool.map(self._call, requests.items()), on_reply)
+        self.site_seconds = time.perf_counter() - start
+
+    def _hand_over(
+        self, requests: Mapping[SiteId, Buffer], outcomes: Iterable[_Outcome], on_reply: OnReply
+    ) -> None:
+        for (site, request), (reply, seconds) in zip(requests.items(), outcomes, strict=True):
             self.bytes_down[site] = self.bytes_down.get(site, 0) + len(request)
-            start = time.perf_counter()
-            try:
-                reply = self._sites[site](request)
-            except SecfedError as error:
-                self._refused(site, error)
+            self.site_seconds += seconds
+            if isinstance(reply, SecfedError):
+                self._refused(site, reply)
                 continue
-            finally:
-                self.site_seconds += time.perf_counter() - start
             self.bytes_up[site] = self.bytes_up.get(site, 0) + len(reply)
             on_reply(site, reply)
-            del reply  # at most one upload is alive at a time
+            del reply  # where one site is called after the other, at most one upload is alive at a time
+
+    def _call(self, asked: tuple[SiteId, Buffer]) -> _Outcome:
+        site, request = asked
+        start = time.perf_counter()
+        reply: Buffer | SecfedError
+        try:
+            reply = self._sites[site](request)
+        except SecfedError as error:
+            reply = error
+        return reply, time.perf_counter() - start

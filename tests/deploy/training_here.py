@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from secfed.algorithms.framework.base import SiteProgram
-from secfed.deploy.agent.training_child import Trainer
-from secfed.deploy.agent.training_wire import Job, Tensors
+from secfed.engine.trainer import Trainer
+from secfed.engine.wire import Job, Tensors
 from secfed.wire.layout import Exchange, State, Summands
 
 

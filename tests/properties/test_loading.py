@@ -21,8 +21,8 @@ from secfed.algorithms.framework.unfit import counted_as_defaults
 from secfed.config.schema import checked
 from secfed.deploy.agent import training
 from secfed.deploy.agent.training import TrainingProcess
-from secfed.deploy.agent.training_child import Trainer
-from secfed.deploy.agent.training_wire import Job
+from secfed.engine.trainer import Trainer
+from secfed.engine.wire import Job
 from secfed.errors import DataError, SecfedError
 from secfed.site.containment import UNFIT, Failure
 from secfed.study.build import build

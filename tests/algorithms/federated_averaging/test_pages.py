@@ -16,8 +16,8 @@ from torch import nn
 
 from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.federated_averaging.local_context import LocalContext
-from secfed.deploy.agent.training_child import Trainer
-from secfed.deploy.agent.training_wire import Job
+from secfed.engine.trainer import Trainer
+from secfed.engine.wire import Job
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError

@@ -11,7 +11,7 @@ import torch
 
 from secfed.crypto.identity import Identity
 from secfed.deploy.agent.training import TrainingProcess
-from secfed.deploy.agent.training_wire import Job
+from secfed.engine.wire import Job
 from secfed.errors import BudgetExceeded, ConfigError
 from secfed.site.durable_store import DurableStore
 from secfed.site.journal import Journal

@@ -18,8 +18,8 @@ from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanSite
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.deploy.agent import training
 from secfed.deploy.agent.training import Stopping, TrainingDied, TrainingProcess
-from secfed.deploy.agent.training_child import Trainer
-from secfed.deploy.agent.training_wire import Job
+from secfed.engine.trainer import Trainer
+from secfed.engine.wire import Job
 from secfed.errors import BudgetExceeded, ConfigError, MalformedMessage
 from secfed.site.containment import NOT_FINITE, Failure, contained
 from secfed.study.build import build

@@ -16,7 +16,7 @@ import pytest
 
 from secfed.deploy.agent import training
 from secfed.deploy.agent.training import TrainingProcess
-from secfed.deploy.agent.training_wire import Job
+from secfed.engine.wire import Job
 from secfed.deploy.enrolment import training_user
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder

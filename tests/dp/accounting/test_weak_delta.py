@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secfed.deploy.agent.training_wire import Job
+from secfed.engine.wire import Job
 from secfed.deploy.policy.sections import PrivacyRules
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_plan import MAX_DELTA_TIMES_RECORDS, delta_is_weak

@@ -1,4 +1,4 @@
-"""What the agent and its training process say to each other: a JSON head and tensors, over a socket pair.
+"""What goes to and from a process that trains: a JSON head and tensors, over a socket pair or an actor.
 
 Nothing is unpickled: the process that trains runs models that others wrote, and what it says is data.
 """
@@ -6,10 +6,10 @@ Nothing is unpickled: the process that trains runs models that others wrote, and
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -22,6 +22,16 @@ SOCKET_VARIABLE: Final = "SECFED_TRAINING_SOCKET"
 _MAX_HEAD_BYTES: Final = 1 << 22
 
 Tensors = Mapping[str, torch.Tensor]
+
+
+class Connection(Protocol):
+    """As of :mod:`multiprocessing.connection`: whole messages, both ways."""
+
+    def send_bytes(self, buf: bytes, /) -> None:
+        """Send one message."""
+
+    def recv_bytes(self) -> bytes:
+        """Wait for one message; EOFError once nobody is there any more."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +50,20 @@ class Job:
     # a value that does not fit the study's ``[data]`` is an error. For a check by the hospital's own people:
     # an aggregator that hears of the error learns that there is such a value.
     strict: bool = False
+    only_values: bool = (
+        False  # contain failures of values only; a defect of the program is an error. Simulation only.
+    )
 
 
-def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | None = None) -> None:
-    """Send one message."""
+def encoded(head: Mapping[str, Any], tensors: Tensors | None = None) -> bytes:
+    """One message."""
     text = json.dumps(head, allow_nan=False)
-    connection.send_bytes(Writer().text(text).done() + (encode_state(tensors) if tensors else b""))
+    return Writer().text(text).done() + (encode_state(tensors) if tensors else b"")
 
 
-def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Wait for one message; ``EOFError`` or ``OSError`` where the other process is gone."""
-    reader = Reader(connection.recv_bytes())
+def decoded(message: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Head and tensors of a message."""
+    reader = Reader(message)
     try:
         head = json.loads(reader.text(_MAX_HEAD_BYTES))
     except ValueError:
@@ -61,9 +74,26 @@ def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, torch.Ten
     return head, decode_state(rest) if rest else {}
 
 
+def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | None = None) -> None:
+    """Send one message."""
+    connection.send_bytes(encoded(head, tensors))
+
+
+def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Wait for one message; ``EOFError`` or ``OSError`` where the other process is gone."""
+    return decoded(connection.recv_bytes())
+
+
 def error_head(error: SecfedError) -> dict[str, Any]:
     """An error, to be raised on the other side."""
     return {"do": "failed", "kind": type(error).__name__, "message": error.message, "remedy": error.remedy}
+
+
+def defect_head(error: Exception) -> dict[str, Any]:
+    """A defect of somebody's code, in a simulation: what and where."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    message = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
+    return {"do": "failed", "kind": "SecfedError", "message": message, "remedy": "mend it there"}
 
 
 def raise_error(head: Mapping[str, Any]) -> None:

@@ -1,0 +1,84 @@
+"""The Engine interface: where the local work of a simulation's hospitals runs; and the one in this process.
+
+Whatever the engine, protocol, journals, ledgers, masks and transcripts stay in this process, and local work
+is paid for here before it starts. Local work draws from seeds of its site, round and exchange, on one thread;
+so model bytes, transcripts and ledgers are the same with every engine, number of workers and order of
+completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from secfed.algorithms.framework.base import Algorithm, ForwardingProgram, SiteProgram
+from secfed.algorithms.framework.randomness import seeded
+from secfed.dp.ledger.ledger import Ledger
+from secfed.site.containment import Alarm
+from secfed.wire.layout import Exchange, State, Summands
+
+
+class Engine(Protocol):
+    """Works for the sites of one study.
+
+    Attributes:
+        workers: how many sites can work at the same time.
+    """
+
+    workers: int
+
+    def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> SiteProgram:
+        """The program of one site.
+
+        Args:
+            alarm: told of what failed and added zeros.
+            ledger: pays for private local steps; None for a study without any.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+class Inline(Engine):
+    """One site after the other, in this process."""
+
+    workers = 1
+
+    def __init__(self, algorithm: Algorithm, seed: int) -> None:
+        self._algorithm, self._seed = algorithm, seed
+
+    def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> SiteProgram:  # noqa: ARG002
+        """The algorithm's own; its site contains what fails, and pays."""
+        return _Seeded(self._algorithm.site(site), site, self._seed)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class _Seeded(ForwardingProgram):
+    """Own code may draw from torch's global generator: the same numbers in whatever process it runs."""
+
+    def __init__(self, program: SiteProgram, site: str, seed: int) -> None:
+        super().__init__(program)
+        self._site, self._seed = site, seed
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """As the program's."""
+        with seeded(self._seed, "work", self._site, round_number, exchange.name):
+            return self._program.contribute(round_number, exchange, broadcast)
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Let torch use so many threads: more of them change the last digits of sums, and with them models."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,146 @@
+"""Workers as actors of Ray, on this machine or in a cluster: https://docs.ray.io.
+
+Every actor runs the same loop as a local worker process (:func:`secfed.engine.trainer.serve`), on messages
+that arrive as calls. A broadcast is put into Ray's object store once, whatever the number of actors.
+
+Security: simulation only. Ray's ports are neither encrypted nor authenticated; whoever reaches a cluster can
+read the records of all simulated hospitals.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from secfed.config.plugins import allow_imports
+from secfed.engine.options import EngineOptions
+from secfed.engine.pool import Late, Pool, WorkerDied
+from secfed.engine.trainer import serve
+from secfed.engine.wire import Job, Tensors, decoded, encoded
+from secfed.errors import ConfigError, LinkError
+from secfed.study.build import build
+from secfed.study.study import Study
+
+
+class Ray(Pool):
+    """Workers as actors; starts a Ray of its own on this machine, unless one is named or running."""
+
+    def __init__(self, study: Study, job: Job, workers: int, options: EngineOptions) -> None:
+        super().__init__(job, workers, options.site_deadline_s)
+        self._study, self._gpus = study, options.gpus_per_site
+        try:
+            import ray
+        except ImportError:
+            raise ConfigError(
+                "--engine ray: Ray is not installed", remedy='pip install "secfed[cluster]"'
+            ) from None
+        self._ray = ray
+        self._mine = not ray.is_initialized()
+        if self._mine:
+            self._join(options.name, workers)
+        self._actor = ray.remote(num_cpus=1, num_gpus=self._gpus, max_concurrency=1)(_Actor)
+        self._put: tuple[bytes, Any] = (b"", None)  # a large message, and where it lies in the object store
+
+    def _join(self, name: str, workers: int) -> None:
+        address = name if name.startswith("ray://") else os.environ.get("RAY_ADDRESS")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        own: dict[str, Any] = {"num_cpus": workers} if address is None else {}
+        try:
+            self._ray.init(
+                address or "local",
+                logging_level=logging.ERROR,
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                **own,
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise LinkError(
+                f"--engine {name}: no Ray answers there ({type(error).__name__})",
+                remedy="start one with: ray start --head",
+            ) from None
+
+    def connect(self) -> ActorLink:
+        """A new actor."""
+        return ActorLink(self, self._actor.remote(self._study, sys.path))
+
+    def shared(self, message: bytes) -> Any:
+        """A message in the object store, put there once for all actors that get it."""
+        with self.change:
+            if self._put[0] != message:
+                self._put = message, self._ray.put(message)
+            return self._put[1]
+
+    def close(self) -> None:
+        """End the actors, and Ray where it was started here."""
+        super().close()
+        if self._mine:
+            self._ray.shutdown()
+
+
+class ActorLink:
+    """One actor."""
+
+    def __init__(self, pool: Ray, actor: Any) -> None:
+        self._pool, self._actor = pool, actor
+
+    def ask(
+        self, head: Mapping[str, Any], tensors: Tensors, timeout_s: float | None
+    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """See :class:`secfed.engine.pool.Link`."""
+        import ray
+
+        message = encoded(head, tensors)
+        carried = self._pool.shared(message) if head["do"] == "broadcast" else message
+        try:
+            return decoded(ray.get(self._actor.ask.remote(carried), timeout=timeout_s))
+        except ray.exceptions.GetTimeoutError:
+            raise Late("no answer in time") from None
+        except (ray.exceptions.RayError, EOFError):
+            raise WorkerDied("an actor ended") from None
+
+    def close(self) -> None:
+        """Kill it: it keeps nothing that is not here."""
+        import ray
+
+        if ray.is_initialized():
+            ray.kill(self._actor)
+
+
+class _Actor:
+    """Runs in a process of Ray's: one message in, one message out."""
+
+    def __init__(self, study: Study, path: list[str]) -> None:
+        torch.set_num_threads(1)
+        allow_imports(*map(Path, path))
+        self._here = _Queues()
+        built = study, build(study)
+        threading.Thread(target=serve, args=(self._here, built), daemon=True).start()
+
+    def ask(self, message: bytes) -> bytes:
+        """Hand a message to the loop, and wait for its answer."""
+        self._here.received.put(message)
+        return self._here.sent.get()
+
+
+class _Queues:
+    """What the loop takes for a connection."""
+
+    def __init__(self) -> None:
+        self.received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.sent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def send_bytes(self, buf: bytes, /) -> None:
+        """An answer."""
+        self.sent.put(buf)
+
+    def recv_bytes(self) -> bytes:
+        """A question."""
+        return self.received.get()

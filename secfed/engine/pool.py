@@ -1,0 +1,245 @@
+"""Site programs that work elsewhere: any free worker does, and one that dies costs time only.
+
+    site -> its state, kept here -> a free worker, preferably one that has it -> summands and the new state
+
+A worker is another process that answers one message at a time (:class:`Link`). It holds site programs, but
+nothing that is not here as well: one that ends in the middle of its work is replaced, and the next begins
+where the lost one did. What was paid for the lost work is not paid again, since the same work follows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any, Final, Protocol, TypeVar
+
+import torch
+
+from secfed.algorithms.framework.base import SiteProgram
+from secfed.dp.accounting.events import from_value
+from secfed.dp.ledger.ledger import Ledger
+from secfed.dp.training.local_privacy import LocalPrivacy
+from secfed.dp.training.unit_sums import UnitSums
+from secfed.engine.interface import Engine
+from secfed.engine.wire import Job, Tensors, error_head, raise_error
+from secfed.errors import LinkError, SecfedError, WrongState
+from secfed.site.containment import Alarm, Failure
+from secfed.wire.frames import encode_state
+from secfed.wire.layout import Exchange, State, Summands
+
+_Given = TypeVar("_Given")
+_TRIES: Final = 4  # workers that may die of one piece of work, until it is the work's fault
+
+
+class WorkerDied(LinkError):
+    """A worker ended, or cannot be reached."""
+
+
+class Late(LinkError):
+    """A worker did not answer in time."""
+
+
+class Link(Protocol):
+    """One worker, as seen from here."""
+
+    def ask(
+        self, head: Mapping[str, Any], tensors: Tensors, timeout_s: float | None
+    ) -> tuple[dict[str, Any], Tensors]:
+        """Send one message and wait for the answer.
+
+        Raises:
+            WorkerDied: it ended.
+            Late: no answer in ``timeout_s`` seconds.
+        """
+        ...
+
+    def close(self) -> None:
+        """End it, whatever it is doing."""
+        ...
+
+
+class Worker:
+    """What is known of one worker."""
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.holds: dict[str, int] = {}  # site -> how many contributions its state there has behind it
+        self.broadcast = b""  # digest of the state that it has
+
+    def lose(self) -> None:
+        """Nothing is known of it any more."""
+        if self.link is not None:
+            self.link.close()
+        self.link, self.holds, self.broadcast = None, {}, b""
+
+
+class Pool(Engine):
+    """An engine of several workers.
+
+    Args:
+        job: of any site; the rest follows from it.
+        deadline_s: seconds for one site's work on one exchange; a site that takes longer has dropped out.
+    """
+
+    def __init__(self, job: Job, workers: int, deadline_s: float | None) -> None:
+        self.job, self.workers, self.deadline_s = job, workers, deadline_s
+        self.all = [Worker() for _ in range(workers)]
+        self._free = list(self.all)
+        self.change = threading.Condition()
+        self._sites = 0
+
+    @abstractmethod
+    def connect(self) -> Link:
+        """A new worker."""
+
+    def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> RemoteProgram:
+        """Its records are read now, so that what is wrong with them shows now."""
+        home = self.all[self._sites % self.workers]
+        self._sites += 1
+        program = RemoteProgram(self, home, site, alarm, ledger)
+        program.begin()
+        return program
+
+    @contextmanager
+    def borrow(self, home: Worker) -> Iterator[Worker]:
+        """A worker for one piece of work: ``home`` if it is free."""
+        with self.change:
+            while not self._free:
+                self.change.wait()
+            worker = home if home in self._free else self._free[-1]
+            self._free.remove(worker)
+        try:
+            yield worker
+        finally:
+            with self.change:
+                self._free.append(worker)
+                self.change.notify()
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.all:
+            worker.lose()
+
+
+class RemoteProgram(SiteProgram):
+    """One site's program, somewhere else."""
+
+    def __init__(self, pool: Pool, home: Worker, site: str, alarm: Alarm, ledger: Ledger | None) -> None:
+        self._pool, self._home, self._site = pool, home, site
+        self._alarm, self._ledger = alarm, ledger
+        self._kept: Tensors = {}
+        self._version = 0  # contributions behind what is kept
+        self._weak_delta = False
+
+    def use_privacy(self, privacy: LocalPrivacy) -> None:
+        """The worker makes its own; payments are made here."""
+        privacy.weak_delta = self._weak_delta
+
+    def use_unit_sums(self, sums: UnitSums) -> None:
+        """As :meth:`use_privacy`."""
+        sums.weak_delta = self._weak_delta
+
+    def save(self) -> State:
+        """What the worker kept with the newest contribution."""
+        return self._kept
+
+    def begin(self) -> None:
+        """Let a worker make the program."""
+        self._with_worker(self._start)
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """Let a worker work on one exchange; what fails there because of values it contains there.
+
+        Raises:
+            BudgetExceeded, TranscriptError: a payment was refused.
+            Late: it took too long.
+            WorkerDied: of this work, again and again.
+            SecfedError: a defect of the program.
+        """
+        state = encode_state(broadcast)
+        digest = hashlib.sha256(state).digest()
+        paid: list[Any] = []
+
+        def work(worker: Worker) -> Tensors:
+            if worker.holds.get(self._site) != self._version:
+                self._start(worker)
+            if worker.broadcast != digest:
+                self._ask(worker, {"do": "broadcast"}, broadcast)
+                worker.broadcast = digest
+            del worker.holds[self._site]  # how far it gets is not known
+            head: dict[str, Any] = {
+                "do": "work",
+                "site": self._site,
+                "round": round_number,
+                "exchange": exchange.name,
+            }
+            reply, tensors = self._ask(worker, head)
+            payments = iter(paid.copy())
+            while reply.get("do") == "spend":
+                try:
+                    answer = self._pay(reply, payments, paid)
+                except SecfedError as error:
+                    self._ask(worker, error_head(error))
+                    raise
+                reply, tensors = self._ask(worker, answer)
+            for fields, kind in reply["failed"]:
+                self._alarm(Failure(round_number, exchange.name, tuple(fields), kind))
+            self._kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
+            self._version += 1
+            worker.holds[self._site] = self._version
+            return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
+
+        return self._with_worker(work)
+
+    def _start(self, worker: Worker) -> None:
+        job = replace(self._pool.job, site=self._site)
+        reply, _ = self._ask(worker, {"do": "start", "site": self._site, "job": asdict(job)}, self._kept)
+        self._weak_delta = bool(reply["weak_delta"])
+        worker.holds[self._site] = self._version
+
+    def _ask(
+        self, worker: Worker, head: Mapping[str, Any], tensors: Tensors | None = None
+    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """What a worker answers; what it raised is raised here."""
+        if worker.link is None:
+            worker.link = self._pool.connect()
+        reply, answer = worker.link.ask(head, tensors or {}, self._pool.deadline_s)
+        raise_error(reply)
+        return reply, answer
+
+    def _with_worker(self, work: Callable[[Worker], _Given]) -> _Given:
+        for _ in range(_TRIES):
+            with self._pool.borrow(self._home) as worker:
+                try:
+                    return work(worker)
+                except WorkerDied:
+                    worker.lose()
+                except Late:
+                    worker.lose()
+                    raise Late(
+                        f"{self._site} did not finish its work in {self._pool.deadline_s:g} seconds",
+                        remedy="give it more with --site-deadline",
+                    ) from None
+        raise WorkerDied(
+            f"{_TRIES} workers in a row ended during the work of {self._site}",
+            remedy="most often memory is missing: use fewer --workers, or smaller batches",
+        )
+
+    def _pay(self, reply: Mapping[str, Any], before: Iterator[Any], paid: list[Any]) -> dict[str, Any]:
+        """Pay for what the worker is about to do, unless a worker that died was about to do the same."""
+        event, ledger = reply["event"], self._ledger
+        if next(before, None) != event:
+            if ledger is None:
+                raise WrongState("a worker asked for a payment in a study without private local steps")
+            ledger.spend(
+                from_value(event),
+                study=self._pool.job.study,
+                round_number=reply["round"],
+                exchange=reply["exchange"],
+            )
+            paid.append(event)
+        return {"do": "paid"}

@@ -1,0 +1,117 @@
+"""Workers on this machine: processes with one torch thread each.
+
+Where it is safe they are forks of this process, so the study's records and code are there at once, in shared
+memory. Forks are made before other threads are; a worker that replaces another starts afresh instead.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from secfed.algorithms.framework.base import Algorithm
+from secfed.config.plugins import allow_imports
+from secfed.engine.pool import Late, Pool, WorkerDied
+from secfed.engine.trainer import serve
+from secfed.engine.wire import SOCKET_VARIABLE, Job, Tensors, receive, send
+from secfed.study.build import build
+from secfed.study.study import Study
+
+_CHILD: Final = "secfed.engine.processes"
+_STOP_TIMEOUT_S: Final = 5.0
+
+
+class Processes(Pool):
+    """Workers on this machine."""
+
+    def __init__(
+        self, study: Study, algorithm: Algorithm, job: Job, workers: int, deadline_s: float | None = None
+    ) -> None:
+        super().__init__(job, workers, deadline_s)
+        self._study, self._algorithm = study, algorithm
+        self._links: list[ProcessLink] = []
+        if sys.platform == "linux" and not torch.cuda.is_initialized():
+            for worker in self.all:
+                worker.link = self._forked()
+
+    def connect(self) -> ProcessLink:
+        """A process that starts afresh."""
+        near, far = socket.socketpair()
+        with far:
+            environment = os.environ | {SOCKET_VARIABLE: str(far.fileno())}
+            command = [sys.executable, "-m", _CHILD]
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=(far.fileno(),)
+            )
+        connection = Connection(near.detach())
+        connection.send((sys.path, self._study))
+        return ProcessLink(connection, process.kill, process.wait)
+
+    def _forked(self) -> ProcessLink:
+        context = multiprocessing.get_context("fork")
+        near, far = context.Pipe()
+        others = [worker.link.connection for worker in self.all if isinstance(worker.link, ProcessLink)]
+        built = self._study, self._algorithm
+        process = context.Process(target=_fork, args=(far, [near, *others], built), daemon=True)
+        process.start()
+        far.close()
+        return ProcessLink(near, process.kill, process.join)
+
+
+class ProcessLink:
+    """One of them."""
+
+    def __init__(
+        self, connection: Connection, kill: Callable[[], None], wait: Callable[[float], object]
+    ) -> None:
+        self.connection, self.kill, self._wait = connection, kill, wait
+
+    def ask(
+        self, head: Mapping[str, Any], tensors: Tensors, timeout_s: float | None
+    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """See :class:`secfed.engine.pool.Link`."""
+        try:
+            send(self.connection, head, tensors)
+            if not self.connection.poll(timeout_s):
+                raise Late("no answer in time")
+            return receive(self.connection)
+        except (EOFError, OSError):
+            raise WorkerDied("a worker process ended") from None
+
+    def close(self) -> None:
+        """Kill it: it keeps nothing that is not here."""
+        self.connection.close()
+        self.kill()
+        self._wait(_STOP_TIMEOUT_S)
+
+
+def _fork(connection: Connection, others: list[Connection], built: tuple[Study, Algorithm]) -> None:
+    for other in others:  # or the end of this process's parent would not be the end of their pipes
+        other.close()
+    _serve(connection, built)
+
+
+def _serve(connection: Connection, built: tuple[Study, Algorithm]) -> None:
+    torch.set_num_threads(1)
+    serve(connection, built)
+
+
+def main() -> None:
+    """Entry point of a process that starts afresh; what it unpickles is its own user's study."""
+    connection: Connection = Connection(int(os.environ.pop(SOCKET_VARIABLE)))
+    path, study = connection.recv()
+    allow_imports(*map(Path, path))
+    _serve(connection, (study, build(study)))
+
+
+if __name__ == "__main__":
+    main()
