@@ -42,11 +42,11 @@ class Ray(Pool):
             raise ConfigError(
                 "--engine ray: Ray is not installed", remedy='pip install "secfed[cluster]"'
             ) from None
-        self._ray = ray
+        self._ray: Any = ray
         self._mine = not ray.is_initialized()
         if self._mine:
             self._join(options.name, workers)
-        self._actor = ray.remote(num_cpus=1, num_gpus=self._gpus, max_concurrency=1)(_Actor)
+        self._actor = self._ray.remote(num_cpus=1, num_gpus=self._gpus, max_concurrency=1)(_Actor)
         self._put: tuple[bytes, Any] = (b"", None)  # a large message, and where it lies in the object store
 
     def _join(self, name: str, workers: int) -> None:
@@ -69,7 +69,13 @@ class Ray(Pool):
 
     def connect(self) -> ActorLink:
         """A new actor."""
-        return ActorLink(self, self._actor.remote(self._study, sys.path))
+        try:
+            return ActorLink(self, self._actor.remote(self._study, sys.path))
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            raise LinkError(
+                f"--engine ray: Ray has ended ({type(error).__name__})",
+                remedy="run the study again: it gives the same model",
+            ) from None
 
     def shared(self, message: bytes) -> Any:
         """A message in the object store, put there once for all actors that get it."""

@@ -48,7 +48,7 @@ class Link(Protocol):
 
     def ask(
         self, head: Mapping[str, Any], tensors: Tensors, timeout_s: float | None
-    ) -> tuple[dict[str, Any], Tensors]:
+    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """Send one message and wait for the answer.
 
         Raises:
@@ -177,7 +177,7 @@ class RemoteProgram(SiteProgram):
                 "round": round_number,
                 "exchange": exchange.name,
             }
-            reply, tensors = self._ask(worker, head)
+            reply, tensors = self._ask(worker, head, timeout_s=self._pool.deadline_s)
             payments = iter(paid.copy())
             while reply.get("do") == "spend":
                 try:
@@ -185,7 +185,7 @@ class RemoteProgram(SiteProgram):
                 except SecfedError as error:
                     self._ask(worker, error_head(error))
                     raise
-                reply, tensors = self._ask(worker, answer)
+                reply, tensors = self._ask(worker, answer, timeout_s=self._pool.deadline_s)
             for fields, kind in reply["failed"]:
                 self._alarm(Failure(round_number, exchange.name, tuple(fields), kind))
             self._kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
@@ -202,12 +202,16 @@ class RemoteProgram(SiteProgram):
         worker.holds[self._site] = self._version
 
     def _ask(
-        self, worker: Worker, head: Mapping[str, Any], tensors: Tensors | None = None
+        self,
+        worker: Worker,
+        head: Mapping[str, Any],
+        tensors: Tensors | None = None,
+        timeout_s: float | None = None,
     ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What a worker answers; what it raised is raised here."""
         if worker.link is None:
             worker.link = self._pool.connect()
-        reply, answer = worker.link.ask(head, tensors or {}, self._pool.deadline_s)
+        reply, answer = worker.link.ask(head, tensors or {}, timeout_s)
         raise_error(reply)
         return reply, answer
 

@@ -39,7 +39,7 @@ class Processes(Pool):
         super().__init__(job, workers, deadline_s)
         self._study, self._algorithm = study, algorithm
         self._links: list[ProcessLink] = []
-        if sys.platform == "linux" and not torch.cuda.is_initialized():
+        if sys.platform == "linux" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             for worker in self.all:
                 worker.link = self._forked()
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from secfed.engine import processes
+from secfed.engine import pool, processes
 from secfed.engine.options import EngineOptions
 from secfed.errors import ConfigError, RoundAborted
 from secfed.runs.run_report import RunReport
@@ -90,7 +90,11 @@ def test_an_engine_changes_nothing(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def killing(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Kills the worker that is told ``do`` for the n-th time, or of one site, just before."""
+    """Kills the worker that is told ``do`` for the n-th time, or of one site, just before.
+
+    One that takes its place is a fork, too: to import torch takes seconds.
+    """
+    monkeypatch.setattr(processes.Processes, "connect", processes.Processes._forked)
     told: dict[str, int] = {}
     deadly: dict[str, int] = {}
     real = processes.ProcessLink.ask
@@ -122,6 +126,13 @@ def test_a_worker_that_dies_costs_time_only(
     assert one.privacy == two.privacy
 
 
+def test_a_process_that_starts_afresh_gives_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processes.Processes, "_forked", processes.Processes.connect)
+    _, model, chains = _run(CASES["groups"], tmp_path / "inline", EngineOptions())
+    _, again, others = _run(CASES["groups"], tmp_path / "processes", FORKS)
+    assert (model, chains) == (again, others)
+
+
 def test_work_that_kills_every_worker_drops_one_site(
     killing: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,25 +144,29 @@ def test_work_that_kills_every_worker_drops_one_site(
 
 
 def test_a_site_that_is_late_drops_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "serve", _slow_for_one)
-    options = EngineOptions("processes", 2, site_deadline_s=2.0)
+    real = processes.ProcessLink.ask
+
+    def ask(self: Any, head: Any, tensors: Any, timeout_s: float | None) -> Any:
+        assert (timeout_s == 600.0) == (head["do"] == "work")  # to start a process takes what it takes
+        if head.get("site") == "hospital-2" and head["do"] == "work":
+            raise pool.Late("no answer in time")
+        return real(self, head, tensors, timeout_s)
+
+    monkeypatch.setattr(processes.ProcessLink, "ask", ask)
+    options = EngineOptions("processes", 2, site_deadline_s=600.0)
     report = simulate(_study().replace("study.rounds", 1), engine=options)
     assert [row.survivors for row in report.rounds] == [tuple(f"hospital-{n}" for n in (1, 3, 4, 5))]
-    assert report.rounds[0].gave_up == "hospital-2 gave up: hospital-2 did not finish its work in 2 seconds"
+    assert report.rounds[0].gave_up == "hospital-2 gave up: hospital-2 did not finish its work in 600 seconds"
 
 
-def _slow_for_one(connection: Any, built: Any) -> None:
-    study, algorithm = built
-    real = algorithm.site
-
-    def site(name: str) -> Any:
-        program = real(name)
-        if name == "hospital-2":
-            program.contribute = lambda *_: time.sleep(60)
-        return program
-
-    algorithm.site = site
-    REAL_SERVE(connection, (study, algorithm))
+def test_a_worker_that_does_not_answer_is_late_and_one_that_is_gone_has_died() -> None:
+    near, far = multiprocessing.Pipe()
+    link = processes.ProcessLink(near, lambda: None, lambda _seconds: None)
+    with pytest.raises(pool.Late):
+        link.ask({"do": "work"}, {}, 0.01)
+    far.close()
+    with pytest.raises(pool.WorkerDied):
+        link.ask({"do": "work"}, {}, None)
 
 
 REAL_SERVE = processes.serve
