@@ -73,3 +73,22 @@ def link(result: Result) -> TextTable:
         [f"aggregator's extra memory / vector, {what}", f"{value:.2f}", ""] for what, value in extra.items()
     ]
     return TextTable(["over loopback with mutual TLS 1.3", "measured", "over bare TLS sockets"], rows)
+
+
+def engines(result: Result) -> TextTable:
+    """A row for each engine, and Flower's."""
+    rows = [
+        [name, f"{value:.2f}", f"{result['speedup'].get(name, 1.0):.2f}x", f"{result['total_s'][name]:.1f}"]
+        for name, value in result["round_s"].items()
+    ]
+    if result["flower_round_s"] is not None:
+        faster = result["round_s"]["inline"] / result["flower_round_s"]
+        rows.append(
+            [
+                "Flower, without protection",
+                f"{result['flower_round_s']:.2f}",
+                f"{faster:.2f}x",
+                f"{result['flower_total_s']:.1f}",
+            ]
+        )
+    return TextTable(["engine", "a round, s", "over inline", "in all, s"], rows)

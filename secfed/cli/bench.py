@@ -97,6 +97,24 @@ def link(
     _run(partial(asked, round_parameters=round_params), tables.link, title, as_json)
 
 
+@bench_app.command()
+def engines(
+    sites: Annotated[int, typer.Option(min=3, max=1000, help="Hospitals.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="Local epochs.")] = 4,
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds; the first is not counted.")] = 8,
+    workers: Annotated[int, typer.Option(min=2, help="Hospitals that train at a time.")] = 2,
+    as_json: OnlyJson = False,
+) -> None:
+    """The engines of a simulation beside each other, and beside Flower's simulation without protection.
+
+    [bold]Example:[/] secfed bench engines --sites 10 --workers 2
+    """
+    from secfed.bench.engines import measure
+
+    asked = partial(measure, sites=sites, epochs=epochs, rounds=rounds, workers=workers)
+    _run(asked, tables.engines, f"engines: {sites} sites, {epochs} local epochs, {workers} workers", as_json)
+
+
 def _run(
     measure: Callable[..., dict[str, Any]],
     table: Callable[[dict[str, Any]], TextTable],

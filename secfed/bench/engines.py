@@ -1,0 +1,116 @@
+"""One study under every engine, and Flower's simulation of the same study, in one run.
+
+The study is FedAvg of a small CNN on the digits that come with scikit-learn, ten sites, masked. Flower does the
+same training on the same records without any protection.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from secfed.engine.options import EngineOptions
+from secfed.runs.run_folder import MODEL_FILE
+from secfed.runs.run_report import RoundReport, SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.study.study import Study
+
+STUDY: Final = """
+[study]
+name = "engines"
+rounds = {rounds}
+seed = 3
+[algorithm]
+name = "fedavg"
+local_epochs = {epochs}
+batch_size = 32
+learning_rate = 0.05
+[model]
+name = "small-cnn"
+channels = [8, 16]
+hidden = 32
+[data]
+name = "digits"
+sites = {sites}
+[protection]
+name = "masked"
+"""
+
+
+class _Clock(SilentObserver):
+    """When each round was over."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def round_finished(self, report: RoundReport) -> None:
+        """Look at the clock."""
+        del report
+        self.ends.append(time.perf_counter())
+
+
+def measure(
+    *, sites: int, epochs: int, rounds: int, workers: int, progress: Callable[[str], object]
+) -> dict[str, Any]:
+    """Rounds of one study under every engine that is installed.
+
+    Returns:
+        ``round_s``: median seconds of a round by engine, the first one left out; ``total_s``: of everything
+        but imports; ``speedup``: of ``round_s`` over inline, by engine and workers; ``equal_bytes``: whether
+        all models are the same; ``flower_round_s`` and ``flower_total_s``: Flower's, None without it.
+    """
+    study = Study.parse(STUDY.format(rounds=rounds, epochs=epochs, sites=sites))
+    engines = {"inline": EngineOptions()} | {f"processes_{workers}": EngineOptions("processes", workers)}
+    if find_spec("ray") is not None:
+        engines[f"ray_{workers}"] = EngineOptions("ray", workers)
+    round_s: dict[str, float] = {}
+    total_s: dict[str, float] = {}
+    models = set()
+    for name, options in engines.items():
+        progress(name)
+        clock = _Clock()
+        with TemporaryDirectory(prefix="secfed-bench-") as folder:
+            began = time.perf_counter()
+            simulate(study, out=Path(folder), observer=clock, engine=options)
+            total_s[name] = time.perf_counter() - began
+            models.add((Path(folder) / MODEL_FILE).read_bytes())
+        round_s[name] = _median_round_s(clock.ends)
+    progress("Flower")
+    flower = _flower(study, workers)
+    return {
+        "sites": sites,
+        "epochs": epochs,
+        "rounds": rounds,
+        "round_s": round_s,
+        "total_s": total_s,
+        "speedup": {name: round_s["inline"] / value for name, value in round_s.items() if name != "inline"},
+        "equal_bytes": len(models) == 1,
+        "flower_round_s": None if flower is None else flower[0],
+        "flower_total_s": None if flower is None else flower[1],
+    }
+
+
+def _median_round_s(ends: list[float]) -> float:
+    return statistics.median(after - before for before, after in zip(ends[:-1], ends[1:], strict=True))
+
+
+def _flower(study: Study, workers: int) -> tuple[float, float] | None:
+    """Median seconds of a round, and of everything but imports; in a process of its own, that Ray ends with."""
+    if find_spec("ray") is None or find_spec("flwr") is None:
+        return None
+    environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    asked = [str(study.rounds), str(study.algorithm.local_epochs), str(study.data.sites), str(workers)]
+    command = [sys.executable, "-m", "secfed.bench.engines_flower", *asked]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    times = [float(line.removeprefix("at ")) for line in done.stdout.splitlines() if line.startswith("at ")]
+    if done.returncode != 0 or len(times) < 4:
+        return None
+    return _median_round_s(times[1:-1]), times[-1] - times[0]
