@@ -1,7 +1,7 @@
 """One study under every engine, and Flower's simulation of the same study, in one run.
 
-The study is FedAvg of a small CNN on the digits that come with scikit-learn, ten sites, masked. Flower does the
-same training on the same records without any protection.
+The study is FedAvg of a small CNN on the digits that come with scikit-learn, masked. Flower does the same
+training on the same records without any protection.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -99,11 +100,11 @@ def measure(
 
 
 def _median_round_s(ends: list[float]) -> float:
-    return statistics.median(after - before for before, after in zip(ends[:-1], ends[1:], strict=True))
+    return statistics.median(after - before for before, after in pairwise(ends))
 
 
 def _flower(study: Study, workers: int) -> tuple[float, float] | None:
-    """Median seconds of a round, and of everything but imports; in a process of its own, that Ray ends with."""
+    """Median seconds of a round, and of everything but imports; in a process that Ray ends with."""
     if find_spec("ray") is None or find_spec("flwr") is None:
         return None
     environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}

@@ -45,27 +45,9 @@ class Ray(Pool):
         self._ray: Any = ray
         self._mine = not ray.is_initialized()
         if self._mine:
-            self._join(options.name, workers)
+            join(options.name if options.name.startswith("ray://") else None, workers)
         self._actor = self._ray.remote(num_cpus=1, num_gpus=self._gpus, max_concurrency=1)(_Actor)
         self._put: tuple[bytes, Any] = (b"", None)  # a large message, and where it lies in the object store
-
-    def _join(self, name: str, workers: int) -> None:
-        address = name if name.startswith("ray://") else os.environ.get("RAY_ADDRESS")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        own: dict[str, Any] = {"num_cpus": workers} if address is None else {}
-        try:
-            self._ray.init(
-                address or "local",
-                logging_level=logging.ERROR,
-                include_dashboard=False if address is None else None,
-                log_to_driver=False,
-                **own,
-            )
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise LinkError(
-                f"--engine {name}: no Ray answers there ({type(error).__name__})",
-                remedy="start one with: ray start --head",
-            ) from None
 
     def connect(self) -> ActorLink:
         """A new actor."""
@@ -89,6 +71,21 @@ class Ray(Pool):
         super().close()
         if self._mine:
             self._ray.shutdown()
+
+
+def join(address: str | None, cpus: int) -> None:
+    """Join the cluster at this address, or at RAY_ADDRESS; without either start a Ray on this machine."""
+    import ray
+
+    address = address or os.environ.get("RAY_ADDRESS")
+    own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address is None else {}
+    try:
+        ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **own)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise LinkError(
+            f"--engine ray: no Ray answers at {address or 'this machine'} ({type(error).__name__})",
+            remedy="start one with: ray start --head",
+        ) from None
 
 
 class ActorLink:

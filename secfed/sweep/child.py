@@ -10,15 +10,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
+import shutil
 import signal
 import sys
 import threading
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from secfed import __version__
 from secfed.errors import SecfedError
+from secfed.sweep.store import LOG_FILE, STUDY_FILE
 
 if TYPE_CHECKING:
     from secfed.study.study import Study
@@ -26,8 +30,11 @@ if TYPE_CHECKING:
 EXIT_INTERNAL: Final = 70
 
 
-def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
-    """Run a study into its folder ``NAME.part``, as ``secfed simulate --out`` does, and rename the folder."""
+def carry_out(study: Study, part: Path, *, log: TextIO, inside: str = "") -> None:
+    """Run a study into its folder ``NAME.part``, as ``secfed simulate --out`` does, and rename the folder.
+
+    With ``inside`` it works in a folder of this name in there, and that is what is renamed.
+    """
     from rich.console import Console
 
     from secfed.runs.figures import write_figures
@@ -39,13 +46,18 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
 
     observer = LineObserver(Console(file=log, highlight=False, force_terminal=False))
     clock = time.perf_counter()
-    report = simulate(study, out=part, drops=[], observer=observer)
+    folder = part / inside
+    report = simulate(study, out=folder, drops=[], observer=observer)
     seconds = time.perf_counter() - clock
-    write_figures(report, part / FIGURES_FOLDER)
+    write_figures(report, folder / FIGURES_FOLDER)
     digest = study.digest(operational=True).hex()
     about = {"study_digest": digest, "seconds": round(seconds, 3), "secfed": __version__}
-    write_atomic(part / FINISHED_FILE, f"{json.dumps(about, indent=2)}\n".encode())
-    part.rename(part.with_name(part.name.removesuffix(PART)))
+    write_atomic(folder / FINISHED_FILE, f"{json.dumps(about, indent=2)}\n".encode())
+    for name in (STUDY_FILE, LOG_FILE) if inside else ():
+        (part / name).rename(folder / name)
+    folder.rename(part.with_name(part.name.removesuffix(PART)))
+    if inside:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
@@ -82,9 +94,17 @@ def main() -> int:
     parser.add_argument("--debug", action="store_true")
     arguments = parser.parse_args()
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    return _run(arguments.part, arguments.paths_from, arguments.debug, sys.stdout, "")
 
-    from secfed.sweep.store import STUDY_FILE
 
+def run_alone(part: Path, paths_from: Path, debug: bool) -> int:
+    """One run, on whatever machine this is; returns an exit code. What it prints goes to the run's log."""
+    inside = f"work-{secrets.token_hex(8)}"
+    with (part / LOG_FILE).open("w", encoding="utf-8", buffering=1) as log, redirect_stdout(log):
+        return _run(part, paths_from, debug, log, inside)
+
+
+def _run(part: Path, paths_from: Path, debug: bool, log: TextIO, inside: str) -> int:
     try:
         import torch
 
@@ -92,12 +112,12 @@ def main() -> int:
         from secfed.sweep.plan import read_study
 
         torch.set_num_threads(1)  # runs share the machine with other runs
-        allow_imports(Path.cwd(), arguments.paths_from)
-        study = read_study((arguments.part / STUDY_FILE).read_text(encoding="utf-8"), arguments.paths_from)
-        carry_out(study, arguments.part, log=sys.stdout)
+        allow_imports(Path.cwd(), paths_from)
+        study = read_study((part / STUDY_FILE).read_text(encoding="utf-8"), paths_from)
+        carry_out(study, part, log=log, inside=inside)
     except Exception as error:  # noqa: BLE001 - the outermost boundary of this process
         try:
-            note_failure(arguments.part, error, debug=arguments.debug)
+            note_failure(part, error, debug=debug)
         except Exception as other:  # noqa: BLE001 - Python would print both, with the text of the first
             name, why = type(error).__name__, type(other).__name__
             print(f"{name}; it could not be written down ({why}): check the space left", flush=True)

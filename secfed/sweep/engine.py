@@ -9,9 +9,9 @@ from pathlib import Path
 
 from secfed.errors import ConfigError
 from secfed.storage.atomic import PART, write_atomic
+from secfed.sweep.clusters import Runner, Running
 from secfed.sweep.jobs import Job, Progress, run_jobs
 from secfed.sweep.plan import SweepPlan, SweepRun
-from secfed.sweep.processes import ChildProcess, ProcessRunner
 from secfed.sweep.results import Row, Status, results_csv
 from secfed.sweep.store import RESULTS_FILE, FinishedRun, Store, opened
 
@@ -31,7 +31,7 @@ def run_sweep(
     out: Path,
     *,
     jobs: int,
-    runner: ProcessRunner,
+    runner: Runner,
     observer: SweepObserver | None = None,
     panels: Collection[str] = (),
 ) -> list[Row]:
@@ -65,7 +65,7 @@ def runs_of(plan: SweepPlan, panels: Collection[str]) -> tuple[SweepRun, ...]:
 
 
 class _Sweep:
-    def __init__(self, plan: SweepPlan, store: Store, runner: ProcessRunner, observer: SweepObserver) -> None:
+    def __init__(self, plan: SweepPlan, store: Store, runner: Runner, observer: SweepObserver) -> None:
         self._plan, self._store, self._runner, self._observer = plan, store, runner, observer
         self._rows = {id(run): _first_row(run, store) for run in plan.runs}
 
@@ -90,7 +90,7 @@ class _Sweep:
             self._write()
         return list(self._rows.values())
 
-    def _start(self, run: SweepRun) -> ChildProcess:
+    def _start(self, run: SweepRun) -> Running:
         running = self._runner.start(run, self._store.begin(run.folder, run.text))
         self._set(run, "running")
         self._write()
@@ -103,7 +103,7 @@ class _Sweep:
     def _same(self, run: SweepRun) -> list[Row]:
         return [row for row in self._rows.values() if row.run.digest == run.digest]
 
-    def _end(self, run: SweepRun, running: ChildProcess) -> bool:
+    def _end(self, run: SweepRun, running: Running) -> bool:
         finished = self._store.collect(run.folder, run.digest)
         for row in self._same(run):
             ended = self._failed(row, run, running) if finished is None else _done(row.run, finished)
@@ -112,14 +112,14 @@ class _Sweep:
         self._observer.ended(self._rows[id(run)])
         return finished is not None
 
-    def _failed(self, row: Row, run: SweepRun, running: ChildProcess) -> Row:
+    def _failed(self, row: Row, run: SweepRun, running: Running) -> Row:
         error, message = self._store.failure(run.folder)
         if not error:
             error, message = self._silent_end(run, running)
         status: Status = "unavailable" if row.run.optional and error == "ConfigError" else "failed"
         return replace(row, status=status, error=error, message=message, folder=f"{run.folder}{PART}")
 
-    def _silent_end(self, run: SweepRun, running: ChildProcess) -> tuple[str, str]:
+    def _silent_end(self, run: SweepRun, running: Running) -> tuple[str, str]:
         signal = running.signal()
         if signal == "SIGKILL":
             return signal, "the process was killed; if that was for want of memory, use fewer --jobs"

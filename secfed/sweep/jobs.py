@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from secfed.sweep.clusters import Running
 from secfed.sweep.processes import ChildProcess
 
 _POLL_S: Final = 0.1
@@ -18,16 +19,16 @@ class Job:
     """One piece of work: ``end`` says whether it succeeded, ``stopped`` is called if it was cut short."""
 
     title: str
-    start: Callable[[], ChildProcess]
-    end: Callable[[ChildProcess], bool]
+    start: Callable[[], Running]
+    end: Callable[[Running], bool]
     stopped: Callable[[], None] = lambda: None
 
     @classmethod
     def of_command(cls, title: str, command: Sequence[str], log: Path) -> Job:
         """A job that runs a command; its log stays only if the command fails."""
 
-        def end(running: ChildProcess) -> bool:
-            succeeded = running.process.returncode == 0
+        def end(running: Running) -> bool:
+            succeeded = isinstance(running, ChildProcess) and running.process.returncode == 0
             if succeeded:
                 log.unlink()
             return succeeded
@@ -54,7 +55,7 @@ def run_jobs(
     done: int = 0,
 ) -> list[Job]:
     """Carry out all jobs in their order; returns those that failed. ``done`` more were finished before."""
-    waiting, started = list(jobs), list[tuple[Job, ChildProcess, float]]()
+    waiting, started = list(jobs), list[tuple[Job, Running, float]]()
     seconds: list[float] = []
     failed: list[Job] = []
 

@@ -86,14 +86,19 @@ class ChildProcess:
 
     def now(self) -> str:
         """The last line of its log."""
-        try:
-            with self.log.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                lines = log.read().decode("utf-8", errors="replace").splitlines()
-        except FileNotFoundError:  # renamed with its folder: the run has just ended
-            return "finished"
-        return next((line for line in reversed(lines) if line.strip()), "starting")
+        return last_line(self.log)
 
     def _release(self) -> None:
         if self.process.stdin is not None:
             self.process.stdin.close()
+
+
+def last_line(path: Path) -> str:
+    """The last line of a run's log."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = log.read().decode("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:  # renamed with its folder: the run has just ended
+        return "finished"
+    return next((line for line in reversed(lines) if line.strip()), "starting")

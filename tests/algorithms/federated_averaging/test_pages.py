@@ -16,10 +16,10 @@ from torch import nn
 
 from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.federated_averaging.local_context import LocalContext
-from secfed.engine.trainer import Trainer
-from secfed.engine.wire import Job
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_privacy import LocalPrivacy
+from secfed.engine.trainer import Trainer
+from secfed.engine.wire import Job
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.site.containment import PART, Failure, contained

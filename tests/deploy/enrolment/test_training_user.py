@@ -16,11 +16,11 @@ import pytest
 
 from secfed.deploy.agent import training
 from secfed.deploy.agent.training import TrainingProcess
-from secfed.engine.wire import Job
 from secfed.deploy.enrolment import training_user
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.training_user import TrainingUser
+from secfed.engine.wire import Job
 from secfed.errors import ConfigError
 from tests.deploy.agent_case import NAMES, TOML
 from tests.forks import Fork

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from secfed.engine.wire import Job
 from secfed.deploy.policy.sections import PrivacyRules
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_plan import MAX_DELTA_TIMES_RECORDS, delta_is_weak
 from secfed.dp.training.local_privacy import LocalPrivacy, Phase
+from secfed.engine.wire import Job
 from secfed.errors import ConfigError
 from tests.dp.local_case import ledger, settings
 

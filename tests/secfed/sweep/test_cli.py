@@ -21,7 +21,7 @@ FAILS = "learning_rate=0.2, seed=1"
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> PretendingRunner:
     pretended = PretendingRunner(polls=1)
-    monkeypatch.setattr("secfed.sweep.processes.ProcessRunner", lambda folder, debug: pretended)
+    monkeypatch.setattr("secfed.sweep.clusters.ProcessRunner", lambda folder, debug: pretended)
     return pretended
 
 
