@@ -100,7 +100,7 @@ class NoiseSampler:
         if self.target.continuous:
             halves += 1  # to the nearest integer
         halves >>= 1
-        sign = choice.view(np.int64) << 32
+        sign = choice.view("<i8") << np.int64(32)
         sign >>= 63  # 0, or -1 for a negative number
         halves ^= sign
         if not self.target.continuous:
