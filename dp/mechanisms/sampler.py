@@ -7,9 +7,9 @@ Method. Magnitudes are cut into bands of a power-of-two width. Integer band weig
 density from above and sum to exactly 2^32, so 32 uniform bits choose a band without error, further bits
 choose a place in it uniformly, and the place is accepted with probability density / bound. That last
 comparison, "is a uniform real below this probability", is made as coarsely as will do: by 15 bits of the
-uniform number and a table (:mod:`secfed.dp.mechanisms.bands`), which leaves 1 candidate in 300 undecided;
-those in double precision with an error margin; and in the rare case (about 2^-30) that the margin cannot
-decide, both sides are extended to more than 250 bits and compared in decimal arithmetic.
+uniform number and a table (:mod:`secfed.dp.mechanisms.bands`); for one candidate in 500 that is too coarse,
+and double precision with an error margin decides; in the rare case (about 2^-30) that the margin cannot,
+both sides are extended to more than 250 bits and compared in decimal arithmetic.
 
 Exactness. Band b is chosen with probability weight_b / 2^32, and x in it is accepted with probability
 density(x) scale / weight_b: together density(x) scale / 2^32, so what is accepted has the target's law,
@@ -84,7 +84,7 @@ class NoiseSampler:
         words = self._random.words(2 * _BLOCK)
         choice, place = words[:_BLOCK], words[_BLOCK:]
         bands = self._bands
-        band = bands.named.take((choice >> np.uint64(64 - TOP_BITS)).view(np.int64))
+        band = bands.named.take((choice >> np.uint64(64 - TOP_BITS)).view(np.int64)).astype(np.int64)
         cell = (place >> np.uint64(64 - CELL_BITS)).view(np.int64)
         cell += band << CELL_BITS
         uniform = choice.view("<u2")[1::4] & np.uint16(2**SURE_BITS - 1)  # the first of its bits
