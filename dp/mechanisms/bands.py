@@ -44,7 +44,7 @@ class Bands:
         self.edges = np.cumsum(self.weights)[:-1].astype(np.uint32)
         self.log_bound = np.log(self.scale) - np.log(self.weights)
 
-        # Without an edge behind it, a top half names the band after all edges before it. Bands further out
+        # A top half in whose range no edge lies names the band after all edges below it. Bands further out
         # than any that is named have no cells: they are too rare to matter.
         cut = self.edges >> np.uint32(SELECT_BITS - TOP_BITS)
         named = np.cumsum(np.bincount(cut, minlength=2**TOP_BITS))
@@ -55,11 +55,14 @@ class Bands:
 
         cells = self.undecided << CELL_BITS
         width = 2.0 ** (self.width_bits - CELL_BITS)
-        first = np.arange(cells) * width
+        first = np.arange(cells, dtype=np.float64) * width
         last = first + width
         if not target.continuous:
-            first, last = np.floor(first), np.ceil(last) - 1.0
+            np.floor(first, out=first)
+            np.ceil(last, out=last)
+            last -= 1.0  # of the integers below the next cell
         bound = np.repeat(self.log_bound[: self.undecided], 2**CELL_BITS)
+        # Twice the margin: once for the rounding here, once for that of the comparison this stands for.
         least = np.exp(target.log_ratio(last) + bound) - 2.0 * margin
         most = np.exp(target.log_ratio(first) + bound) + 2.0 * margin
         room = cells + 2**CELL_BITS  # the row of `undecided` decides nothing
