@@ -16,7 +16,7 @@ from typing import Final
 import torch
 
 from secfed.algorithms.canonical.feature_maps import by_rows, unit
-from secfed.algorithms.canonical.moments import HALF, Moments, moments
+from secfed.algorithms.canonical.moments import HALF, Moments, moments, weighted
 from secfed.algorithms.framework.randomness import torch_generator
 
 _BATCH: Final = 2048  # records at a time: [batch, R * K] cosines stay a few megabytes
@@ -46,12 +46,14 @@ def assigned(records: torch.Tensor, centres: torch.Tensor) -> tuple[torch.Tensor
     return torch.cat([one.indices for one in found]), torch.cat([one.values for one in found])
 
 
-def local_sums(records: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
-    """The sum of the records in every cluster of every restart: [R, K, q]."""
+def local_sums(
+    records: torch.Tensor, centres: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The sum of the records in every cluster of every restart: [R, K, q]; each times its weight, [n]."""
     clusters, _ = assigned(records, centres)
-    sums = torch.zeros_like(centres)
+    sums, counted = torch.zeros_like(centres), weighted(records, weights)
     for restart in range(len(centres)):
-        sums[restart].index_add_(0, clusters[:, restart], records)
+        sums[restart].index_add_(0, clusters[:, restart], counted)
     return sums
 
 
@@ -61,10 +63,13 @@ def moved(centres: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
     return torch.where(held, unit(sums), centres)
 
 
-def parts_moments(records: torch.Tensor, centres: torch.Tensor, clusters: int) -> Moments:
+def parts_moments(
+    records: torch.Tensor, centres: torch.Tensor, clusters: int, weights: torch.Tensor | None = None
+) -> Moments:
     """Moments of the records nearest to each of the first centres, [K, ..] with zeros for the others."""
     nearest = assigned(records, centres[None, :clusters])[0][:, 0]
-    parts = [moments(records[nearest == cluster]) for cluster in range(len(centres))]
+    rows = [nearest == cluster for cluster in range(len(centres))]
+    parts = [moments(records[mine], None if weights is None else weights[mine]) for mine in rows]
     return Moments(
         torch.stack([part.outer for part in parts]),
         torch.stack([part.sums for part in parts]),
