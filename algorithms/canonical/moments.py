@@ -50,7 +50,7 @@ class Moments:
 
 
 def moments(records: torch.Tensor, weights: torch.Tensor | None = None) -> Moments:
-    """The summed blocks of [n, d] records with norms of at most 1, each times its weight, [n], if there are any."""
+    """The summed blocks of [n, d] records with norms of at most 1; each times its weight, [n], if given."""
     size = records.shape[1]
     rows, columns = torch.triu_indices(size, size).unbind()
     counted = weighted(records, weights)
@@ -60,7 +60,7 @@ def moments(records: torch.Tensor, weights: torch.Tensor | None = None) -> Momen
 
 
 def weighted(rows: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """[n, ..] rows, each times its weight, [n], if there are any."""
+    """[n, ..] rows, each times its weight, [n], if given."""
     return rows if weights is None else rows * weights.reshape(-1, *[1] * (rows.dim() - 1))
 
 

@@ -56,13 +56,17 @@ class UnitSums:
         self.partition: GroupPartition | None = None
         self._checked: tuple[nn.Module, str] | None = None  # for which the engine agreed with the loop
         self.random = SecureRandom()
+        self._blank = False
 
-    def plan(self, records: int, patients: Sequence[int] | None = None) -> list[NDArray[np.int64]]:
-        """The record indices of every unit.
+    def plan(
+        self, records: int, patients: Sequence[int] | None = None, *, blank: bool = False
+    ) -> list[NDArray[np.int64]]:
+        """The record indices of every unit. A ``blank`` record stands for none: gradients are zeros then.
 
         ConfigError for a delta that is too large for so many records, or more units than a sum is sound for.
         """
         self.weak_delta = delta_is_weak(self.settings, records, self._max_delta_times_records)
+        self._blank = blank
         units = list(np.arange(records).reshape(-1, 1))
         if self.settings.group_size is not None:
             self.partition = GroupPartition.under(
@@ -129,6 +133,7 @@ class UnitSums:
             engine="loop",
             partition=self.partition,
             random=self.random,
+            blank=self._blank,
         )
         training.checked = self._checked == (model, loss.name)
         stepless = torch.optim.SGD(model.parameters())

@@ -76,11 +76,14 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_what_noise_in_the_sum_cannot_hide_is_refused(
     privacy: dict[str, Any], changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as refused:
+    def build_it() -> None:
         chosen = private(**privacy)
         for key, value in changes.items():
             chosen = chosen.replace(key, value)
         noised(chosen)
+
+    with pytest.raises(ConfigError, match=said) as refused:
+        build_it()
     assert refused.value.remedy
 
 

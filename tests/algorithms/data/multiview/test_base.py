@@ -190,7 +190,7 @@ class TestSitesOfTheFile:
         ]
         assert site.first(50, "south").patients == site.patients
         assert multiview(separate(), 1, folder).site("south").patients is None
-        with pytest.raises(DataError, match="'whose'.*name every record's patient"):
+        with pytest.raises(DataError, match=r"'whose'.*name every record's patient"):
             multiview(given, 1, save(where=where, whose=whose[1:])).site("south")
         with pytest.raises(DataError, match="'whose' does not name patients"):
             multiview(given, 1, save(where=where, whose=np.linspace(0, 1, N))).site("south")
@@ -329,7 +329,7 @@ def test_options_that_separate_records_would_ignore_or_break(keys, message):
         separate(**keys)
 
 
-def test_a_study_without_patients_keeps_its_digest(save):
+def test_a_study_without_patients_keeps_its_digest():
     from secfed.study.study import Study
 
     study = Study.parse(
@@ -337,7 +337,7 @@ def test_a_study_without_patients_keeps_its_digest(save):
         study = { name = "views", rounds = 1 }
         algorithm = { name = "canonical" }
         model = { name = "none" }
-        data = { name = "multiview", path = "views.npz", classes = 3, sites = ["a", "b", "c"], site_key = "s" }
+        data = { name = "multiview", path = "v.npz", classes = 3, sites = ["a", "b", "c"], site_key = "s" }
         """
     )
     assert "patient_key" not in study.tables()["data"]
