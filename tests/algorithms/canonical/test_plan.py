@@ -42,7 +42,13 @@ def names(algorithm: Canonical, number: int) -> list[str]:
 def test_the_sums_of_a_study() -> None:
     assert names(tiny(), 1) == ["moments", "cross", *(f"kmeans-0{n}" for n in range(1, 5)), "objective"]
     assert names(tiny(), 2) == ["table"]
-    everything = ["scale", "moments", "cross", "split-1", "split-2", *(f"kmeans-0{n}" for n in range(1, 5))]
+    everything = [
+        "scale",
+        "moments",
+        "cross",
+        *(f"split-{n}" for n in range(1, 5)),
+        *(f"kmeans-0{n}" for n in range(1, 5)),
+    ]
     assert names(tiny(**STANDARD), 1) == [*everything, "objective", "refine-1", "refine-2"]
     with pytest.raises(WrongState):
         tiny().exchanges(3)
