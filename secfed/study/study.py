@@ -126,6 +126,8 @@ class Study(Strict):
             del tables["model"]["start"], tables["model"]["start_sha256"]
         if self.protection.broadcast_bound == BROADCAST_BOUND:
             del tables["protection"]["broadcast_bound"]
+        if tables["data"].get("patient_key", "") is None:
+            del tables["data"]["patient_key"]
         return tables
 
     def identity(self) -> dict[str, Any]:
