@@ -31,7 +31,7 @@ def private(**changes: Any) -> Study:
 
 def noised(chosen: Study) -> NoisedAlgorithm:
     algorithm = build(chosen)
-    found = with_privacy(chosen, algorithm, len(algorithm.setting.sites))
+    found = with_privacy(chosen, algorithm, algorithm.setting.sites)
     assert isinstance(found, NoisedAlgorithm)
     return found
 
