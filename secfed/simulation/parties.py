@@ -89,7 +89,7 @@ def open_consortium(
         out: folder of the run; None keeps ledgers in a temporary one, and transcripts nowhere.
         budgets: site to epsilon, where that is not the study's own.
     """
-    terms = Terms(study, with_privacy(study, built, len(names)), names)
+    terms = Terms(study, with_privacy(study, built, names), names)
     start = load_initial_model(study, terms.algorithm)
     aggregator = Identity.generate("aggregator")
     identities = {name: Identity.generate(name) for name in names}

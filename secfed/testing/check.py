@@ -198,7 +198,7 @@ def _check_privacy(case: Case, unit: str) -> None:
         case, privacy=checked(PrivacySection, {"unit": unit, **PRIVACY, **MORE[unit]}, "privacy")
     )
     try:
-        with_privacy(private.study, private.algorithm(), len(case.records))
+        with_privacy(private.study, private.algorithm(), tuple(case.records))
         if unit != "site":
             _check_releases(private, name)
     except SecfedError as error:

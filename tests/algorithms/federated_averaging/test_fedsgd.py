@@ -19,7 +19,7 @@ from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.unit_sums import UnitSums
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import with_privacy
-from secfed.study.build import build
+from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from tests.algorithms.federated_averaging.test_pages import RATE, ROUNDS, SITES, Alone, flat, rows, study
 from tests.algorithms.loop import simulate
@@ -125,7 +125,7 @@ def test_what_gradients_are_divided_by_is_public() -> None:
         build(chosen.replace("algorithm.weighting", "records"))
     plain = chosen.replace("algorithm", {"name": "fedavg", "weighting": "equal"})
     with pytest.raises(ConfigError, match=r"privacy\.noise"):
-        with_privacy(plain, build(plain), 4)
+        with_privacy(plain, build(plain), build_data(plain).sites)
 
 
 def test_a_hospital_whose_records_are_all_held_out_adds_zeros() -> None:
