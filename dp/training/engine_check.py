@@ -42,9 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def checked_engine(
-    name: EngineName | Literal["exact"],
-    engine: Engine,
-    model: nn.Module, loss: DeclaredLoss, like: Batch
+    name: EngineName | Literal["exact"], engine: Engine, model: nn.Module, loss: DeclaredLoss, like: Batch
 ) -> Engine:
     """Compare sums of gradients of made-up records, unclipped and clipped; ConfigError where they differ.
 

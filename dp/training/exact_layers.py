@@ -71,7 +71,8 @@ class _Weighted(Rule):
     """A layer with a weight and perhaps a bias."""
 
     def __init__(self, layer: nn.Linear | nn.Conv2d | nn.GroupNorm) -> None:
-        self._own = [value for value in (layer.weight, layer.bias) if value is not None]
+        given = layer.weight, layer.bias
+        self._own = [value for value in given if isinstance(value, nn.Parameter)]
         self._parts: list[Part] = []
 
     def parts(self) -> Iterator[tuple[nn.Parameter, Part]]:
@@ -107,6 +108,7 @@ class _Conv2d(_Weighted):
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__(layer)
         self._layer = layer
+        self._padding = (0, 0) if isinstance(layer.padding, str) else layer.padding
         self._patch = layer.weight[0].numel()
         self._bits = factor_bits(self._patch)
         self._weight = rounded_weights(layer.weight, self._bits).reshape(-1, self._patch)
@@ -114,14 +116,14 @@ class _Conv2d(_Weighted):
     def forward(self, values: torch.Tensor, alive: Alive) -> torch.Tensor:
         layer, self._size = self._layer, values.shape[2:]
         height, width = (
-            (self._size[at] + 2 * layer.padding[at] - layer.kernel_size[at]) // layer.stride[at] + 1
+            (self._size[at] + 2 * self._padding[at] - layer.kernel_size[at]) // layer.stride[at] + 1
             for at in (0, 1)
         )
         # Backward, a pixel sums over output channels and the patches that it is in, a weight over patches.
         self._back_bits = term_bits(max(layer.weight[:, 0].numel(), height * width)) - self._bits
         rounded = alive.rounded(values, self._bits)
         self._patches = nn.functional.unfold(
-            rounded, layer.kernel_size, padding=layer.padding, stride=layer.stride
+            rounded, layer.kernel_size, padding=self._padding, stride=layer.stride
         )
         outputs = (self._weight @ self._patches).reshape(len(values), -1, height, width)
         return outputs + self._own[1].detach().reshape(-1, 1, 1) if len(self._own) > 1 else outputs
@@ -134,7 +136,7 @@ class _Conv2d(_Weighted):
             _Rows(own.sum(2), own.shape[1:2], alive),
         ]
         return nn.functional.fold(
-            self._weight.T @ own, self._size, layer.kernel_size, padding=layer.padding, stride=layer.stride
+            self._weight.T @ own, self._size, layer.kernel_size, padding=self._padding, stride=layer.stride
         )
 
 
@@ -172,11 +174,11 @@ class _GroupNorm(_Weighted):
 
 
 class _ReLU(Rule):
-    def forward(self, values: torch.Tensor, alive: Alive) -> torch.Tensor:
+    def forward(self, values: torch.Tensor, alive: Alive) -> torch.Tensor:  # noqa: ARG002
         self._open = values > 0.0
         return values.clamp_min(0.0)
 
-    def backward(self, gradient: torch.Tensor, alive: Alive) -> torch.Tensor:
+    def backward(self, gradient: torch.Tensor, alive: Alive) -> torch.Tensor:  # noqa: ARG002
         return torch.where(self._open, gradient, 0.0)
 
 
@@ -193,7 +195,7 @@ class _MaxPool2d(Rule):
             for column in range(side):
                 yield pixels[..., row:height:side, column:width:side]
 
-    def forward(self, values: torch.Tensor, alive: Alive) -> torch.Tensor:
+    def forward(self, values: torch.Tensor, alive: Alive) -> torch.Tensor:  # noqa: ARG002
         self._shape = values.shape
         for at, corner in enumerate(self._corners(values)):
             if at == 0:
@@ -203,7 +205,7 @@ class _MaxPool2d(Rule):
             largest = torch.maximum(largest, corner)
         return largest
 
-    def backward(self, gradient: torch.Tensor, alive: Alive) -> torch.Tensor:
+    def backward(self, gradient: torch.Tensor, alive: Alive) -> torch.Tensor:  # noqa: ARG002
         pixels = gradient.new_zeros(self._shape)
         for at, corner in enumerate(self._corners(pixels)):
             corner.copy_(torch.where(self._at == at, gradient, 0.0))
@@ -211,11 +213,11 @@ class _MaxPool2d(Rule):
 
 
 class _Flatten(Rule):
-    def forward(self, values: torch.Tensor, alive: Alive) -> torch.Tensor:
+    def forward(self, values: torch.Tensor, alive: Alive) -> torch.Tensor:  # noqa: ARG002
         self._shape = values.shape
         return values.flatten(1)
 
-    def backward(self, gradient: torch.Tensor, alive: Alive) -> torch.Tensor:
+    def backward(self, gradient: torch.Tensor, alive: Alive) -> torch.Tensor:  # noqa: ARG002
         return gradient.reshape(self._shape)
 
 

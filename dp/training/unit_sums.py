@@ -22,10 +22,10 @@ from torch import nn
 from secfed.dp.accounting.unit import GroupPartition
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.settings import PrivacySection
-from secfed.dp.training.local_plan import MAX_DELTA_TIMES_RECORDS, delta_is_weak
 from secfed.dp.training.engines import ClippedSum
 from secfed.dp.training.exact_engine import ExactEngine
 from secfed.dp.training.guards import check_model
+from secfed.dp.training.local_plan import MAX_DELTA_TIMES_RECORDS, delta_is_weak
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.mechanism import SLACK, Mechanism
 from secfed.dp.training.patient_records import Records, TensorRecords

@@ -105,7 +105,9 @@ def open_consortium(
 
     def transcript(identity: Identity, folder: Path | None) -> Transcript:
         sink = None if folder is None else folder / TRANSCRIPT_FILE
-        made = Transcript(identity, study=terms.study_id, roster_digest=roster.digest, sink=sink, open_file=_FILE)
+        made = Transcript(
+            identity, study=terms.study_id, roster_digest=roster.digest, sink=sink, open_file=_FILE
+        )
         # Noise from the study's seed protects nobody: whoever reads the record should know.
         made.append(SETTINGS, {**study.settings(len(names)), "simulated": True})
         return stack.enter_context(made)

@@ -51,7 +51,9 @@ def engine_of(model: nn.Module, batch: Batch) -> ExactEngine:
     return found
 
 
-def summed(engine: ExactEngine | LoopEngine, model: nn.Module, units: list[Batch], clip: float) -> torch.Tensor:
+def summed(
+    engine: ExactEngine | LoopEngine, model: nn.Module, units: list[Batch], clip: float
+) -> torch.Tensor:
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     into = ClippedSum(parameters, clip_norm=clip, grid=0.0)
     engine.add(units, into)
