@@ -2,10 +2,10 @@
 
     python benchmarks/bench_exchanges.py [--quick] [--json]
 
-``fedsgd`` with noise in the sum, masked, a small network on the digits. In a simulation with four hospitals, and
-with three agents and an aggregator as processes over gRPC on this machine (examples/three-hospitals). Beside
-both, from the same run, the local work alone: the clipped gradients of all records of the hospitals that
-share a core. The median over all exchanges but the first two counts.
+``fedsgd`` with noise in the sum, masked, a small network on the digits. In a simulation with four hospitals,
+and with three agents and an aggregator as processes over gRPC on this machine (examples/three-hospitals).
+Beside both, from the same run, the local work alone: the clipped gradients of all hospitals' records, one
+hospital after the other. The median over all exchanges but the first two counts.
 """
 
 from __future__ import annotations
@@ -99,18 +99,12 @@ def main() -> None:
     if "--json" in sys.argv:
         print(json.dumps(found, indent=2))
         return
-    columns = [
-        "model",
-        "where",
-        "exchanges per second",
-        "an exchange, ms",
-        "local work alone, ms",
-        "its part",
-    ]
+    columns = ["model", "where", "exchanges/s", "ms", "local work alone, ms", "its part"]
     rows = [
-        [one["model"], one["where"], f"{1000 / one['ms']:.1f}", f"{one['ms']:.0f}", f"{one['local_ms']:.1f}"]
-        + [f"{one['local_ms'] / one['ms']:.0%}"]
+        [one["model"], one["where"], *(f"{number:.1f}" for number in (1000 / whole, whole, local)), part]
         for one in found
+        for whole, local in [(one["ms"], one["local_ms"])]
+        for part in [f"{local / whole:.0%}"]
     ]
     told = (__doc__ or "").split("\n\n")[2].replace("``", "`")
     text = ["`python benchmarks/bench_exchanges.py`", told, sections.table(columns, rows)]
@@ -146,9 +140,8 @@ def over_grpc(model: str) -> dict[str, Any]:
         if done.returncode:
             raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
         report = json.loads((work / "run" / "run.json").read_text())
-    seconds = [
-        sum(value for key, value in one["seconds"].items() if key != "wait") for one in report["rounds"]
-    ]
+    phases = [one["seconds"] for one in report["rounds"]]
+    seconds = [sum(one.values()) - one.get("wait", 0.0) for one in phases]
     return row(model, "gRPC, 3 sites", seconds, text)
 
 

@@ -129,9 +129,8 @@ class Ledger:
                     return paid
                 body["release"] = release
             refuse_ahead(self.path, entries, checked_s(self.path, self._clock()), _ANEW)
-            standings = self._standings(
-                [*self._spent_of(entries), Spent(event, now_s, record_private)], now_s
-            )
+            spent = [*self._spent_of(entries), Spent(event, now_s, record_private)]
+            standings = self._standings(spent, now_s)
             over = [item for item in standings if item.exceeded]
             if over:
                 refused = {**body, "budgets": [item.budget.to_value() for item in over]}
@@ -157,9 +156,8 @@ class Ledger:
             elif own or first is None:
                 return  # the running exchange may be paid
             now_s = self._now_s(entries)
-            for item in self._standings(
-                [*self._spent_of(entries), Spent(first, now_s, record_private)], now_s
-            ):
+            spent = [*self._spent_of(entries), Spent(first, now_s, record_private)]
+            for item in self._standings(spent, now_s):
                 if item.exceeded:
                     raise self._exceeded("the next payment", study, item.budget)
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from secfed.algorithms.models.networks import SmallCnnOptions, small_cnn
 from secfed.dp.training.engine_check import one_by_one
-from secfed.dp.training.engines import ClippedSum, LoopEngine
+from secfed.dp.training.engines import ClippedSum, Engine, LoopEngine
 from secfed.dp.training.exact import Alive, exp, factor_bits, rounded_weights
 from secfed.dp.training.exact_engine import ExactEngine
 from secfed.dp.training.losses import Batch, supervised
@@ -51,9 +51,7 @@ def engine_of(model: nn.Module, batch: Batch) -> ExactEngine:
     return found
 
 
-def summed(
-    engine: ExactEngine | LoopEngine, model: nn.Module, units: list[Batch], clip: float
-) -> torch.Tensor:
+def summed(engine: Engine, model: nn.Module, units: list[Batch], clip: float) -> torch.Tensor:
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     into = ClippedSum(parameters, clip_norm=clip, grid=0.0)
     engine.add(units, into)
