@@ -19,8 +19,8 @@ from secfed.errors import ConfigError
 _LOOP = 'use engine = "loop"'
 
 
-def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Parameter]:
-    """Checks that hold for every engine; returns the trainable parameters by name."""
+def check_model(model: nn.Module, optimiser: Optimizer | None = None) -> dict[str, nn.Parameter]:
+    """Checks that hold for every engine, with its optimiser if any; returns the trainable parameters."""
     for name, module in model.named_modules():
         statistics = isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
         if isinstance(module, _BatchNorm) or (statistics and module.track_running_stats):
@@ -39,7 +39,7 @@ def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Paramete
     if not parameters:
         raise ConfigError("the model has no trainable parameters")
     known = {id(value) for value in model.parameters()}
-    for group in optimiser.param_groups:
+    for group in [] if optimiser is None else optimiser.param_groups:
         if any(id(value) not in known for value in group["params"]):
             raise ConfigError(
                 "the optimiser steps a parameter that is not in the model, so its gradient gets no noise",

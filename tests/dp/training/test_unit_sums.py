@@ -149,12 +149,13 @@ def test_weights_of_records_are_one_for_each_unit(monkeypatch: pytest.MonkeyPatc
         made.weights(RECORDS, patients)
 
 
-def test_no_unit_depends_on_the_others_to_the_last_bit() -> None:
+@pytest.mark.parametrize("more", [[], [nn.Identity()]], ids=["together", "one by one"])
+def test_no_unit_depends_on_the_others_to_the_last_bit(more: list[nn.Module]) -> None:
     """Weights that cancel make of a last digit what they like; an aggregator chooses them."""
     count, wide = 257, 300
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(count, wide, generator=generator), torch.zeros(count, dtype=torch.long)
-    model = nn.Sequential(nn.Linear(wide, 65, bias=False), nn.Linear(65, 3, bias=False))
+    model = nn.Sequential(nn.Linear(wide, 65, bias=False), nn.Linear(65, 3, bias=False), *more)
     with torch.no_grad():
         model[0].weight.copy_(torch.randn(wide, generator=generator).expand(65, wide))
         model[1].weight.zero_()
