@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secfed.algorithms.canonical.feature_maps import FeatureMap
-from secfed.algorithms.canonical.options import CanonicalOptions
+from secfed.algorithms.canonical.options import CanonicalOptions, ProjectionOptions
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
 from secfed.algorithms.canonical.server import CanonicalServer
 from secfed.algorithms.canonical.site import CanonicalSite
@@ -28,6 +28,7 @@ from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import PlannedStages
+from secfed.config.sections import ProtectionSection
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.unit_sums import ADDED_UP
 from secfed.errors import ConfigError
@@ -53,16 +54,11 @@ class Canonical(PlannedStages[CanonicalStage]):
                 f"model.name: canonical has no network, so {study.model.name!r} would have no effect",
                 remedy='set model.name = "none"',
             )
-        if not study.protection.traits.aggregator_reads_sums:
-            raise ConfigError(
-                f"protection.name: under {study.protection.name} every site repeats the server's step, and "
-                "eigenproblems do not come out the same to the last bit on different processors",
-                remedy='set protection.name = "masked"',
-            )
+        check_protection(study.protection)
         self.setting, self.options, self.data = setting, options, data
-        self.maps = _maps(options, len(data.view_sizes))
+        self.maps = maps_of(options, len(data.view_sizes))
         if study.privacy is not None:
-            _check_privacy(study.privacy, self.maps)
+            check_privacy(study.privacy, self.maps)
         sizes = tuple(
             one.size(size, view)
             for view, (one, size) in enumerate(zip(self.maps, data.view_sizes, strict=True), start=1)
@@ -105,13 +101,27 @@ class Canonical(PlannedStages[CanonicalStage]):
 
     def site_data(self, site_id: SiteId) -> MultiviewSite:
         """One site's checked records."""
-        data = check_multiview(site_id, self.data.site(site_id), self.data)
+        return self.within_limit(check_multiview(site_id, self.data.site(site_id), self.data), site_id)
+
+    def within_limit(self, data: MultiviewSite, site_id: SiteId) -> MultiviewSite:
+        """No more records than the sums have room for."""
         if self.setting.study.privacy is not None:
             return data  # or one record fewer would let another one in; every sum is cut off at its bound
         return data.first(self.options.max_records, site_id)
 
 
-def _check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:
+def check_protection(protection: ProtectionSection) -> None:
+    """Refuse what lets every site repeat the server's step."""
+    if not protection.traits.aggregator_reads_sums:
+        raise ConfigError(
+            f"protection.name: under {protection.name} every site repeats the server's step, and "
+            "eigenproblems do not come out the same to the last bit on different processors",
+            remedy='set protection.name = "masked"',
+        )
+
+
+def check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:
+    """Refuse maps that bound no record, and a bound that has no use."""
     if "clip_norm" in privacy.model_fields_set:
         raise ConfigError(
             "privacy.clip_norm: has no effect with canonical, whose maps bound every record",
@@ -124,7 +134,8 @@ def _check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:
         )
 
 
-def _maps(options: CanonicalOptions, views: int) -> tuple[FeatureMap, ...]:
+def maps_of(options: ProjectionOptions, views: int) -> tuple[FeatureMap, ...]:
+    """The map of every view."""
     texts = (options.maps,) * views if isinstance(options.maps, str) else options.maps
     if len(texts) != views:
         raise ConfigError(
