@@ -70,7 +70,7 @@ class AlignmentPlan(CanonicalPlan):
 class AlignmentServer(CanonicalServer):
     """Moments and projections; images are view 0, texts view 1. Reads totals only."""
 
-    def __init__(self, plan: AlignmentPlan, encoders: State) -> None:
+    def __init__(self, plan: CanonicalPlan, encoders: State) -> None:
         super().__init__(plan)
         self._encoders = {MODEL + name: value for name, value in encoders.items()}
 

@@ -61,7 +61,7 @@ class PairFeatures:
         """Both views of images and tokens after their maps, float64; zeros for a batch that fails."""
         device = torch.device("cpu") if network is None else next(network.parameters()).device
         features = [torch.zeros(len(pairs[0]), size) for size in self.sizes]
-        for rows in torch.arange(len(pairs[0])).split(batch):
+        for rows in torch.split(torch.arange(len(pairs[0])), batch):
             given = [part[rows].to(device) for part in pairs]
             with torch.no_grad():
                 found = otherwise(None, self.described, network, *given)
