@@ -35,12 +35,37 @@ from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, State
 
 
-@register("canonical", options=CanonicalOptions)
-class Canonical(PlannedStages[CanonicalStage]):
-    """Canonical clustering, bound to one study."""
+class CanonicalSums(PlannedStages[CanonicalStage]):
+    """What algorithms on canonical projections have in common, by their plan."""
 
     private_units = ()
     summed_units = ("record",)
+    plan: CanonicalPlan
+
+    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
+        """Who may add more than zeros to each view's part of a sum, and the fewest of them."""
+        parts = self.plan.contributors(self.stage(round_number, exchange))
+        return tuple((part, self.plan.fewest) for part in parts)
+
+    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
+        """What one record adds to a sum, and its part of the privacy."""
+        stage = self.plan.stage_of(exchange)
+        return UnitBound(stage.sensitivity * ADDED_UP, share=stage.share) if stage.share else None
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast with other names or shapes than the server's ``broadcast`` gives."""
+        check_shapes(broadcast, self.plan.broadcast(self.stage(round_number, exchange)))
+
+    def within_limit(self, data: MultiviewSite, site_id: SiteId) -> MultiviewSite:
+        """No more records than the sums have room for."""
+        if self.plan.privacy is not None:
+            return data  # or one record fewer would let another one in; every sum is cut off at its bound
+        return data.first(self.plan.options.max_records, site_id)
+
+
+@register("canonical", options=CanonicalOptions)
+class Canonical(CanonicalSums):
+    """Canonical clustering, bound to one study."""
 
     def __init__(self, setting: Setting, options: CanonicalOptions) -> None:
         study, data = setting.study, setting.data
@@ -63,7 +88,7 @@ class Canonical(PlannedStages[CanonicalStage]):
             one.size(size, view)
             for view, (one, size) in enumerate(zip(self.maps, data.view_sizes, strict=True), start=1)
         )
-        self.plan: CanonicalPlan = CanonicalPlan(
+        self.plan = CanonicalPlan(
             options=options,
             protection=study.protection,
             rounds=study.rounds,
@@ -77,20 +102,6 @@ class Canonical(PlannedStages[CanonicalStage]):
             dimensions=_dimensions(options, sizes, data.classes),
         )
 
-    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
-        """Who may add more than zeros to each view's part of a sum, and the fewest of them."""
-        parts = self.plan.contributors(self.stage(round_number, exchange))
-        return tuple((part, self.plan.fewest) for part in parts)
-
-    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
-        """What one record adds to a sum, and its part of the privacy."""
-        stage = self.plan.stage_of(exchange)
-        return UnitBound(stage.sensitivity * ADDED_UP, share=stage.share) if stage.share else None
-
-    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
-        """Refuse a broadcast with other names or shapes than :meth:`CanonicalServer.broadcast` gives."""
-        check_shapes(broadcast, self.plan.broadcast(self.stage(round_number, exchange)))
-
     def server(self) -> CanonicalServer:
         """A fresh server program."""
         return CanonicalServer(self.plan)
@@ -102,12 +113,6 @@ class Canonical(PlannedStages[CanonicalStage]):
     def site_data(self, site_id: SiteId) -> MultiviewSite:
         """One site's checked records."""
         return self.within_limit(check_multiview(site_id, self.data.site(site_id), self.data), site_id)
-
-    def within_limit(self, data: MultiviewSite, site_id: SiteId) -> MultiviewSite:
-        """No more records than the sums have room for."""
-        if self.setting.study.privacy is not None:
-            return data  # or one record fewer would let another one in; every sum is cut off at its bound
-        return data.first(self.options.max_records, site_id)
 
 
 def check_protection(protection: ProtectionSection) -> None:

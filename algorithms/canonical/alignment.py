@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 
 from secfed.algorithms.canonical import pair_scores
-from secfed.algorithms.canonical.algorithm import Canonical, check_privacy, check_protection, maps_of
+from secfed.algorithms.canonical.algorithm import CanonicalSums, check_privacy, check_protection, maps_of
 from secfed.algorithms.canonical.alignment_site import AlignmentSite
 from secfed.algorithms.canonical.options import AlignmentOptions, CanonicalOptions, ProjectionOptions
 from secfed.algorithms.canonical.pair_features import PairFeatures
@@ -86,10 +86,8 @@ class AlignmentServer(CanonicalServer):
 
 
 @register("canonical-alignment", options=AlignmentOptions)
-class CanonicalAlignment(Canonical):
+class CanonicalAlignment(CanonicalSums):
     """Canonical alignment, bound to one study."""
-
-    options: AlignmentOptions  # type: ignore[assignment]  # those of clusters have no use here
 
     def __init__(self, setting: Setting, options: AlignmentOptions) -> None:
         study, data = setting.study, setting.data
@@ -179,15 +177,13 @@ class CanonicalAlignment(Canonical):
 
     def site(self, site_id: SiteId) -> AlignmentSite:
         """One site's program, bound to that site's pairs."""
-        return AlignmentSite(self, self.site_data(site_id), self._pairs_of(site_id).test)
+        data = self.site_data(site_id)
+        no_labels = torch.zeros(len(data.train), dtype=torch.int64)
+        train = MultiviewSite((data.train.images, data.train.tokens), no_labels)
+        return AlignmentSite(self, self.within_limit(train, site_id), data.test)
 
-    def site_data(self, site_id: SiteId) -> MultiviewSite:
-        """One site's training pairs: images and tokens as two views, without labels."""
-        train = self._pairs_of(site_id).train
-        data = MultiviewSite((train.images, train.tokens), torch.zeros(len(train), dtype=torch.int64))
-        return self.within_limit(data, site_id)
-
-    def _pairs_of(self, site_id: SiteId) -> ImageTextSite:
+    def site_data(self, site_id: SiteId) -> ImageTextSite:
+        """One site's checked pairs."""
         return check_image_text(site_id, self.pairs.site(site_id), self.pairs)
 
     def per_site(self, model: State) -> Mapping[SiteId, Metrics]:

@@ -1,4 +1,4 @@
-"""Canonical alignment: what it computes, what one pair can add, what it needs not know, and what is refused."""
+"""Canonical alignment: what it computes, what one pair can add, and which studies are refused."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class Spread(ToyPairs):
     def __init__(self, shares: Sequence[Sequence[int]]) -> None:
         super().__init__(5, 24, 16, 4.0)
         held = [super(Spread, self).site(site).train for site in self.sites]
-        self._all = Pairs(*(torch.cat([getattr(p, n) for p in held]) for n in ("images", "tokens", "findings")))
+        self._all = Pairs(
+            *(torch.cat([getattr(p, n) for p in held]) for n in ("images", "tokens", "findings"))
+        )
         self._shares = shares
         self.sites = tuple(f"hospital-{at + 1}" for at in range(len(shares)))
 
@@ -164,7 +166,7 @@ def test_no_pair_adds_more_than_the_sensitivity_whatever_is_broadcast(changes: d
             data.site = lambda _, one=one: ImageTextSite(one, one.take(torch.arange(0)))  # type: ignore
             algorithm = on(data, **PRIVATE, **changes)
             size = 10.0 ** rng.integers(-6, 7)
-            sent = {name: shapes[name.removeprefix("model/")] for name in (f"model/{one}" for one in algorithm._names)}
+            sent = {f"model/{name}": shapes[name] for name in algorithm._names}
             sent |= algorithm.plan.broadcast(stage)
             given = algorithm.site("hospital-1").contribute(
                 1,
