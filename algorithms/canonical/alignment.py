@@ -13,17 +13,17 @@ encoders are, so a site takes over those that are broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from secfed.algorithms.canonical import pair_scores
 from secfed.algorithms.canonical.algorithm import CanonicalSums, check_privacy, check_protection, maps_of
+from secfed.algorithms.canonical.alignment_plan import AlignmentPlan
 from secfed.algorithms.canonical.alignment_site import AlignmentSite
 from secfed.algorithms.canonical.options import AlignmentOptions, CanonicalOptions, ProjectionOptions
 from secfed.algorithms.canonical.pair_features import PairFeatures
-from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage, Shapes
+from secfed.algorithms.canonical.plan import CanonicalPlan
 from secfed.algorithms.canonical.server import CanonicalServer
 from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, check_image_text
 from secfed.algorithms.data.multiview.base import MultiviewSite
@@ -40,31 +40,8 @@ from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, State, Totals
 
-_SHARES = (0.35, 0.65)  # of mu^2: of moments, and of the cross-covariance
+# Keys of [model] that features depend on; "start" is refused elsewhere.
 _ENCODERS = {"name", "size", "image_weights", "text_weights", "gradient_checkpointing", "start"}
-"""Keys of ``[model]`` that features depend on; ``start`` is refused elsewhere."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignmentPlan(CanonicalPlan):
-    """The sums that projections come from, and one for the scores."""
-
-    @cached_property
-    def summing(self) -> tuple[CanonicalStage, ...]:
-        """Moments, and the cross-covariance."""
-        return tuple(self.aligning(*_SHARES))
-
-    @cached_property
-    def scoring(self) -> tuple[CanonicalStage, ...]:
-        """The stage that looks for the images of held-out texts."""
-        return (CanonicalStage("retrieval", self.exchange("evaluate", "all", pair_scores.fields())),)
-
-    def broadcast(self, stage: CanonicalStage) -> Shapes:
-        """Names and shapes, without those of the encoders."""
-        if stage.kind != "retrieval":
-            return super().broadcast(stage)
-        means: Shapes = {f"mean/{v}": (size,) for v, size in enumerate(self.sizes)}
-        return means | {f"projection/{v}": (size, self.dimensions) for v, size in enumerate(self.sizes)}
 
 
 class AlignmentServer(CanonicalServer):
@@ -105,24 +82,26 @@ class CanonicalAlignment(CanonicalSums):
         shapes = None if self._encoders is None else self._encoders.shapes
         self._names: tuple[str, ...] = () if shapes is None else tuple(shapes.encoder_names)
         self._shapes = {} if shapes is None else shapes_of(dict(shapes.named_parameters()))
-        self.features = PairFeatures.of(data, shapes, options.image_cells)
+        features = PairFeatures.of(data, shapes, options.image_cells)
         sizes = tuple(
             one.size(size, view)
-            for view, (one, size) in enumerate(zip(self.maps, self.features.sizes, strict=True), start=1)
+            for view, (one, size) in enumerate(zip(self.maps, features.sizes, strict=True), start=1)
         )
         shared = options.model_dump(include={*ProjectionOptions.model_fields, "noise_ridge"} - {"name"})
-        self.plan = AlignmentPlan(
+        self.plan: AlignmentPlan = AlignmentPlan(
             options=CanonicalOptions(name="canonical", **shared),
             protection=study.protection,
             rounds=study.rounds,
             seed=study.seed,
             privacy=study.privacy,
             view_of=dict.fromkeys(data.sites),
-            raw_sizes=self.features.sizes,
+            raw_sizes=features.sizes,
             sizes=sizes,
             standardised=(False, False),
             clusters=0,
             dimensions=min(options.dimensions, *sizes),
+            features=features,
+            evaluation_batch=options.evaluation_batch,
         )
 
     def _check(self) -> None:
@@ -180,7 +159,9 @@ class CanonicalAlignment(CanonicalSums):
         data = self.site_data(site_id)
         no_labels = torch.zeros(len(data.train), dtype=torch.int64)
         train = MultiviewSite((data.train.images, data.train.tokens), no_labels)
-        return AlignmentSite(self, self.within_limit(train, site_id), data.test)
+        return AlignmentSite(
+            self.plan, self.maps, self.within_limit(train, site_id), data.test, self.network()
+        )
 
     def site_data(self, site_id: SiteId) -> ImageTextSite:
         """One site's checked pairs."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
+from secfed.algorithms.canonical.alignment_plan import AlignmentPlan
+from secfed.algorithms.canonical.feature_maps import FeatureMap
 from secfed.algorithms.canonical.pair_features import take_over
 from secfed.algorithms.canonical.pair_scores import SHARES, finish, recalls
 from secfed.algorithms.canonical.site import CanonicalSite, finite
@@ -14,12 +17,10 @@ from secfed.algorithms.data.image_text.base import Pairs
 from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.metrics import retrieval
+from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.errors import WrongState
 from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import otherwise
-
-if TYPE_CHECKING:
-    from secfed.algorithms.canonical.alignment import CanonicalAlignment
 
 _BATCH: Final = 64  # pairs that are encoded at a time where no bound rests on single ones
 
@@ -31,10 +32,16 @@ class AlignmentSite(CanonicalSite):
     depend on which others there are, and whoever chooses the weights can make them as large as the row.
     """
 
-    def __init__(self, algorithm: CanonicalAlignment, train: MultiviewSite, test: Pairs) -> None:
-        super().__init__(algorithm.plan, algorithm.maps, train)
-        self._algorithm, self._test = algorithm, test
-        self._network = algorithm.network()
+    def __init__(
+        self,
+        plan: AlignmentPlan,
+        maps: Sequence[FeatureMap],
+        train: MultiviewSite,
+        test: Pairs,
+        network: DualEncoder | None,
+    ) -> None:
+        super().__init__(plan, maps, train)
+        self._alignment, self._test, self._network = plan, test, network
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """How many pairs it has; whether any are held out."""
@@ -65,7 +72,7 @@ class AlignmentSite(CanonicalSite):
     ) -> list[torch.Tensor]:
         if images is None or tokens is None:
             raise WrongState("a pair has an image and a text")
-        features = self._algorithm.features
+        features = self._alignment.features
         return features.mapped(self._network, (images, tokens), self._maps, self._plan.seed, batch)
 
     def metrics(self, model: State) -> dict[str, float]:
@@ -76,4 +83,4 @@ class AlignmentSite(CanonicalSite):
     def recalls(self, model: State) -> dict[str, float]:
         """How well its held-out pairs are found, by field name."""
         views = self._described(self._test.images, self._test.tokens, _BATCH)
-        return recalls(views, model, self._algorithm.options.evaluation_batch)
+        return recalls(views, model, self._alignment.evaluation_batch)

@@ -84,7 +84,7 @@ def views(algorithm: CanonicalAlignment, found: Pairs) -> list[torch.Tensor]:
     program = algorithm.site(algorithm.setting.sites[0])
     program.metrics(dict(algorithm.server().broadcast(1, algorithm.exchanges(1)[0]), **blank(algorithm)))
     both = found.images, found.tokens
-    return algorithm.features.mapped(program._network, both, algorithm.maps, algorithm.plan.seed, 64)
+    return algorithm.plan.features.mapped(program._network, both, algorithm.maps, algorithm.plan.seed, 64)
 
 
 def blank(algorithm: CanonicalAlignment) -> State:
