@@ -32,7 +32,7 @@ from secfed.algorithms.framework.staged import RoundPlan
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Field
 
-Kind = Literal["scale", "moments", "cross", "split", "kmeans", "objective", "refine", "table"]
+Kind = Literal["scale", "moments", "cross", "split", "kmeans", "objective", "refine", "table", "retrieval"]
 Shapes = dict[str, tuple[int, ...]]
 
 # Shares of mu^2: of moments, cross-covariances, clustering and refinement.
@@ -193,19 +193,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         options, views, rows = self.options, self.views, math.sqrt(self.options.restarts)
         of_moments, of_cross, of_clusters, of_refinement = _REFINED_SHARES if options.refinements else _SHARES
         of_one = of_clusters / (self.splits + options.kmeans_iterations + 1)
-        stages = []
-        if any(self.standardised):
-            stages.append(CanonicalStage("scale", self.exchange("scale", "all", self._scale_fields)))
-        moments = [f for v, d in enumerate(self.sizes) for f in self._moment_fields(f"view-{v + 1}/", d)]
-        exchange = self.exchange("moments", "all", moments)
-        stages.append(CanonicalStage("moments", exchange, 0, BLOCK_NORM * math.sqrt(views), of_moments))
-        most = options.cross_radius**2
-        crosses = [
-            Field(f"cross-{u + 1}-{v + 1}", (self.sizes[u], self.sizes[v]), most * self._most, 64)
-            for u, v in pairs(views)
-        ]
-        norm = most * math.sqrt(len(crosses))
-        stages.append(CanonicalStage("cross", self.exchange("cross", "multi", crosses), 0, norm, of_cross))
+        stages = self.aligning(of_moments, of_cross)
         for level in range(1, self.splits + 1):
             fields = self._moment_fields("", self.dimensions, (self.clusters,))
             exchange = self.exchange(f"split-{level}", "all", fields)
@@ -222,6 +210,23 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
             share = of_refinement / options.refinements
             stages.append(CanonicalStage("refine", exchange, number, math.sqrt(2 * views), share))
         return tuple(stages)
+
+    def aligning(self, of_moments: float, of_cross: float) -> list[CanonicalStage]:
+        """The stages that projections come from, with their shares."""
+        stages, views = [], self.views
+        if any(self.standardised):
+            stages.append(CanonicalStage("scale", self.exchange("scale", "all", self._scale_fields)))
+        moments = [f for v, d in enumerate(self.sizes) for f in self._moment_fields(f"view-{v + 1}/", d)]
+        exchange = self.exchange("moments", "all", moments)
+        stages.append(CanonicalStage("moments", exchange, 0, BLOCK_NORM * math.sqrt(views), of_moments))
+        most = self.options.cross_radius**2
+        crosses = [
+            Field(f"cross-{u + 1}-{v + 1}", (self.sizes[u], self.sizes[v]), most * self._most, 64)
+            for u, v in pairs(views)
+        ]
+        norm = most * math.sqrt(len(crosses))
+        stages.append(CanonicalStage("cross", self.exchange("cross", "multi", crosses), 0, norm, of_cross))
+        return stages
 
     @property
     def _most(self) -> float:

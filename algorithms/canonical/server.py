@@ -57,6 +57,7 @@ class CanonicalServer(ServerProgram):
                 state[f"noise/{v}"] = found.spread(totals.noise)
         elif stage.kind == "cross":
             self._project(totals)
+            self._projected()
         elif stage.kind == "split":
             before, after = self._plan.parts(stage.iteration - 1), self._plan.parts(stage.iteration)
             found = _moments(totals, "")
@@ -73,7 +74,7 @@ class CanonicalServer(ServerProgram):
         elif stage.kind == "refine":
             self._refine(totals)
         elif bool(state["found"]):
-            self._metrics.of(self._plan.rounds).update(scores(totals["table"]))
+            self._metrics.of(self._plan.rounds).update(self._scores(totals))
 
     def _scale(self, totals: Totals) -> None:
         for v in range(self._plan.views):
@@ -91,6 +92,10 @@ class CanonicalServer(ServerProgram):
         floors = self._floors()
         found = canonical(covariances, crosses, plan.dimensions, plan.options.ridge, floors)
         state.update({f"projection/{v}": one for v, one in enumerate(found)})
+
+    def _projected(self) -> None:
+        """Draw where k-means starts."""
+        plan, state = self._plan, self._state
         seed = derive_seed(plan.seed, "canonical starts")
         state["centres"] = clusters.simplexes(plan.options.restarts, plan.clusters, plan.dimensions, seed)
 
@@ -113,6 +118,10 @@ class CanonicalServer(ServerProgram):
         state.update({f"directions/{v}": one for v, one in enumerate(found.directions)})
         state.update({f"offsets/{v}": one for v, one in enumerate(found.offsets)})
         state["sizes"] = found.sizes
+
+    def _scores(self, totals: Totals) -> Mapping[str, float]:
+        """What the closing sum says."""
+        return scores(totals["table"])
 
     def model(self) -> State:
         """What assigns a record to a cluster, and its embedding: float32 copies."""

@@ -112,7 +112,7 @@ class CanonicalSite(SiteProgram):
         zeros = torch.zeros(self._records, self._plan.sizes[view], dtype=torch.float64)
         seed = derive_seed(self._plan.seed, "canonical map", view)
         mapped = otherwise(zeros, self._maps[view], records, seed, given.get(f"scale/{view}"))
-        return _finite(mapped, "mapped features of records")
+        return finite(mapped, "mapped features of records")
 
     def _moments(self, views: _Views) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
@@ -139,7 +139,7 @@ class CanonicalSite(SiteProgram):
         each = range(self._plan.views)
         means, projections = ([given[f"{what}/{v}"] for v in each] for what in ("mean", "projection"))
         zeros = torch.zeros(self._records, self._plan.dimensions, dtype=torch.float64)
-        return _finite(otherwise(zeros, embedded, views, means, projections), "embedded records")
+        return finite(otherwise(zeros, embedded, views, means, projections), "embedded records")
 
     def _assigned(self, views: _Views, given: State) -> torch.Tensor:
         zeros = torch.zeros(self._records, dtype=torch.int64)
@@ -163,7 +163,7 @@ class CanonicalSite(SiteProgram):
         return found
 
 
-def _finite(records: torch.Tensor, what: str) -> torch.Tensor:
+def finite(records: torch.Tensor, what: str) -> torch.Tensor:
     """The records, with zeros for those that are not all finite."""
-    finite = torch.isfinite(records).all(dim=1, keepdim=True)
-    return records if all_finite(finite, what) else torch.where(finite, records, 0.0)
+    whole = torch.isfinite(records).all(dim=1, keepdim=True)
+    return records if all_finite(whole, what) else torch.where(whole, records, 0.0)

@@ -17,6 +17,7 @@ from tests.properties.readiness_studies import OF_MEANS, OF_PAIRS, tiny
 CASES = [
     *((name, "") for name in OF_MEANS),
     ("canonical", ""),
+    ("canonical-alignment", ""),
     ("fmcsc", ""),
     ("fmcsc", "one-view"),
     ("fedcola", ""),
