@@ -39,7 +39,7 @@ class Canonical(PlannedStages[CanonicalStage]):
     """Canonical clustering, bound to one study."""
 
     private_units = ()
-    summed_units = ("record",)
+    summed_units = ("record", "group")
 
     def __init__(self, setting: Setting, options: CanonicalOptions) -> None:
         study, data = setting.study, setting.data
@@ -87,7 +87,7 @@ class Canonical(PlannedStages[CanonicalStage]):
         return tuple((part, self.plan.fewest) for part in parts)
 
     def unit_bound(self, exchange: Exchange) -> UnitBound | None:
-        """What one record adds to a sum, and its part of the privacy."""
+        """What one record, or the mean of a group, adds to a sum, and its part of the privacy."""
         stage = self.plan.stage_of(exchange)
         return UnitBound(stage.sensitivity * ADDED_UP, share=stage.share) if stage.share else None
 

@@ -49,13 +49,19 @@ class Moments:
         return self.records.clamp(min=HALF * _FEWEST)
 
 
-def moments(records: torch.Tensor) -> Moments:
-    """The summed blocks of [n, d] records with norms of at most 1."""
+def moments(records: torch.Tensor, weights: torch.Tensor | None = None) -> Moments:
+    """The summed blocks of [n, d] records with norms of at most 1; each times its weight, [n], if given."""
     size = records.shape[1]
     rows, columns = torch.triu_indices(size, size).unbind()
-    outer = (records.T @ records)[rows, columns]
-    count = torch.tensor(float(len(records)), dtype=torch.float64)
-    return Moments(HALF * outer, HALF * records.sum(dim=0), HALF * count)
+    counted = weighted(records, weights)
+    outer = (records.T @ counted)[rows, columns]
+    count = torch.tensor(float(len(records)), dtype=torch.float64) if weights is None else weights.sum()
+    return Moments(HALF * outer, HALF * counted.sum(dim=0), HALF * count)
+
+
+def weighted(rows: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """[n, ..] rows, each times its weight, [n], if given."""
+    return rows if weights is None else rows * weights.reshape(-1, *[1] * (rows.dim() - 1))
 
 
 def power(matrix: torch.Tensor, exponent: float, ridge: float, floor: float = 0.0) -> torch.Tensor:

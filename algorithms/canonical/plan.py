@@ -3,7 +3,8 @@
     round 1   scale                     only with the map "standard": sums and squares of raw features
               moments                   per view: outer products, sums and counts of the records that have it
               cross                     per pair of views: outer products of the records that have both
-              split-1, split-2, ..      only with divisive starts: moments of twice as many parts each time
+              split-1, split-2, ..      only with divisive starts: moments of twice as many parts each time,
+                                        and twice of all of them, to join and split some
               kmeans-01, .., objective  all restarts of spherical k-means in one sum each; how well each did
               refine-1, ..              per view: sums and counts by cluster
     round 2   table                     records by cluster and class, for the scores
@@ -37,6 +38,7 @@ Shapes = dict[str, tuple[int, ...]]
 # Shares of mu^2: of moments, cross-covariances, clustering and refinement.
 _SHARES: Final = (0.25, 0.55, 0.2, 0.0)
 _REFINED_SHARES: Final = (0.2, 0.35, 0.1, 0.35)
+_MENDED: Final = 2  # times, once there are as many parts as clusters
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,11 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         """How often parts are split until there are as many as clusters."""
         return (self.clusters - 1).bit_length() if self.options.starts == "divisive" else 0
 
+    @property
+    def splits(self) -> int:
+        """How many sums find the parts: one for each level, and those that mend them."""
+        return self.levels + _MENDED if self.levels else 0
+
     @cached_property
     def scoring(self) -> tuple[CanonicalStage, ...]:
         """The stage that scores clusters."""
@@ -179,7 +186,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         """The stages that find clusters, in order."""
         options, views, rows = self.options, self.views, math.sqrt(self.options.restarts)
         of_moments, of_cross, of_clusters, of_refinement = _REFINED_SHARES if options.refinements else _SHARES
-        of_one = of_clusters / (self.levels + options.kmeans_iterations + 1)
+        of_one = of_clusters / (self.splits + options.kmeans_iterations + 1)
         stages = []
         if any(self.standardised):
             stages.append(CanonicalStage("scale", self.exchange("scale", "all", self._scale_fields)))
@@ -193,7 +200,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         ]
         norm = most * math.sqrt(len(crosses))
         stages.append(CanonicalStage("cross", self.exchange("cross", "multi", crosses), 0, norm, of_cross))
-        for level in range(1, self.levels + 1):
+        for level in range(1, self.splits + 1):
             fields = self._moment_fields("", self.dimensions, (self.clusters,))
             exchange = self.exchange(f"split-{level}", "all", fields)
             stages.append(CanonicalStage("split", exchange, level, BLOCK_NORM, of_one))

@@ -59,8 +59,11 @@ class CanonicalServer(ServerProgram):
             self._project(totals)
         elif stage.kind == "split":
             before, after = self._plan.parts(stage.iteration - 1), self._plan.parts(stage.iteration)
-            state["parts"] = clusters.split(_moments(totals, ""), before, after)
-            if stage.iteration == self._plan.levels:
+            found = _moments(totals, "")
+            state["parts"] = (
+                clusters.split(found, before, after) if before < after else clusters.mended(found)
+            )
+            if stage.iteration == self._plan.splits:
                 state["centres"][0] = state["parts"]
         elif stage.kind == "kmeans":
             state["centres"] = clusters.moved(state["centres"], totals["sums"])

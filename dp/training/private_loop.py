@@ -49,7 +49,9 @@ class PrivateTraining:
 
     ``random`` is the source of sampling and noise (None draws a fresh key; a seeded one is for simulation
     only); hooks and ghost cut draws of more than ``max_records`` into several forward passes; ``spend`` is
-    called with the event before any data is touched, and raises to refuse (see the ledger).
+    called with the event before any data is touched, and raises to refuse (see the ledger). A ``blank``
+    record stands for none and is never drawn: with the only record added or removed a sum moves by C. If it
+    were drawn, that would be a replacement, and 2C.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class PrivateTraining:
         random: SecureRandom | None = None,
         max_records: int = 256,
         spend: Spend | None = None,
+        blank: bool = False,
     ) -> None:
         grouped = mechanism.unit.unit is Unit.GROUP
         if grouped != (partition is not None):
@@ -73,7 +76,7 @@ class PrivateTraining:
             raise ConfigError(f"max_records = {max_records} is below 1")
         self.mechanism, self.engine, self._partition = mechanism, engine, partition
         self._random = random or SecureRandom()
-        self._max_records, self._spend = max_records, spend
+        self._max_records, self._spend, self.blank = max_records, spend, blank
         # Whether the engine was found to agree with the loop; the same model and loss need it only once.
         self.checked = False
         self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
@@ -163,8 +166,10 @@ class Session:
         return self._training.mechanism.sampling_rate * self._units
 
     def draw(self) -> list[NDArray[np.int64]]:
-        """The record indices of one step's units; possibly none."""
+        """The record indices of one step's units; possibly none, and none where no record is there."""
         drawn = self._training._random.poisson_sample(self._training.mechanism.sampling_rate, self._units)
+        if self._training.blank:
+            return []
         if self._training._partition is not None:
             return [self._training._partition.groups[group] for group in drawn]
         return [drawn[index : index + 1] for index in range(len(drawn))]

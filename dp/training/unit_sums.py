@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from secfed.dp.accounting.unit import GroupPartition
+from secfed.dp.accounting.unit import Adjacency, GroupPartition
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.local_plan import MAX_DELTA_TIMES_RECORDS, delta_is_weak
@@ -56,13 +56,17 @@ class UnitSums:
         self.partition: GroupPartition | None = None
         self._checked: tuple[nn.Module, str] | None = None  # for which the engine agreed with the loop
         self.random = SecureRandom()
+        self._blank = False
 
-    def plan(self, records: int, patients: Sequence[int] | None = None) -> list[NDArray[np.int64]]:
-        """The record indices of every unit.
+    def plan(
+        self, records: int, patients: Sequence[int] | None = None, *, blank: bool = False
+    ) -> list[NDArray[np.int64]]:
+        """The record indices of every unit. A ``blank`` record stands for none: gradients are zeros then.
 
         ConfigError for a delta that is too large for so many records, or more units than a sum is sound for.
         """
         self.weak_delta = delta_is_weak(self.settings, records, self._max_delta_times_records)
+        self._blank = blank
         units = list(np.arange(records).reshape(-1, 1))
         if self.settings.group_size is not None:
             self.partition = GroupPartition.under(
@@ -73,13 +77,40 @@ class UnitSums:
                 patients=patients,
             )
             units = list(self.partition.groups)
-        if len(units) > _MOST_UNITS:
+        self._check_count(len(units))
+        return units
+
+    def weights(self, records: int, patients: Sequence[int] | None = None) -> torch.Tensor | None:
+        """How much each record counts where what a single one adds is bounded: [records], None for 1 each.
+
+        The records of a unit share a weight of 1: they add a mean of what single ones add, which is within
+        the same bound. Patients are such units themselves, for nothing couples those of a group; of one with
+        more records than a group holds, the others count 0.
+
+        ConfigError as :meth:`plan`.
+        """
+        units = self.plan(records, patients)
+        self._check_count(records)
+        if self.partition is None:
+            return None
+        found = np.zeros(records)
+        for unit in units:
+            found[unit] = 1.0 / len(unit)
+            if self.settings.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT and patients is not None:
+                _, whose, count = np.unique(
+                    np.asarray(patients)[unit], return_inverse=True, return_counts=True
+                )
+                found[unit] = 1.0 / count[whose]
+        return torch.from_numpy(found)
+
+    @staticmethod
+    def _check_count(count: int) -> None:
+        if count > _MOST_UNITS:
             raise ConfigError(
                 f'privacy.noise: "sum" adds up at most {_MOST_UNITS} records or groups of one site, not '
-                f"{len(units)}",
+                f"{count}",
                 remedy="use larger groups, or a part of the records",
             )
-        return units
 
     def enter(self, round_number: int, exchange: str) -> None:
         """Say where in the study the next work belongs; the site does, before the algorithm works."""
@@ -102,6 +133,7 @@ class UnitSums:
             engine="loop",
             partition=self.partition,
             random=self.random,
+            blank=self._blank,
         )
         training.checked = self._checked == (model, loss.name)
         stepless = torch.optim.SGD(model.parameters())

@@ -128,6 +128,8 @@ class Study(Strict):
             del tables["protection"]["broadcast_bound"]
         if self.protection.max_dropouts is None:
             del tables["protection"]["max_dropouts"]
+        if tables["data"].get("patient_key", "") is None:
+            del tables["data"]["patient_key"]
         return tables
 
     def identity(self) -> dict[str, Any]:

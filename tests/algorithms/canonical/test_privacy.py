@@ -6,21 +6,26 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from secfed.algorithms.canonical.discriminants import discriminants
 from secfed.algorithms.canonical.moments import Moments, moments
-from secfed.dp.training.unit_sums import ADDED_UP
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.training.unit_sums import ADDED_UP, UnitSums
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.algorithms.canonical_case import study
+from tests.algorithms.canonical_case import pool, study
 from tests.secfed import privacy_case
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PRIVATE = {"unit": "record", "noise": "sum", "epsilon": 8.0, "delta": 1e-4}
+
+
+PATIENTS = {"unit": "group", "group_size": 4, "adjacency": "replace-patient"}
 
 
 def private(**changes: Any) -> Study:
@@ -61,7 +66,7 @@ def test_every_sum_has_the_bound_and_the_share_of_its_stage(metrics: str, refine
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"noise": None}, {}, r"privacy\.unit: .*"),
-    ({"unit": "group", "group_size": 4}, {}, r"privacy\.noise: "),
+    ({**PATIENTS, "metrics": "private"}, {}, r"privacy\.metrics: "),
     ({"clip_norm": 2.0}, {}, r"privacy\.clip_norm: "),
     ({}, {"algorithm.maps": "standard"}, r"algorithm\.maps: "),
 ]
@@ -71,11 +76,14 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_what_noise_in_the_sum_cannot_hide_is_refused(
     privacy: dict[str, Any], changes: dict[str, Any], said: str
 ) -> None:
-    chosen = private(**privacy)
-    for key, value in changes.items():
-        chosen = chosen.replace(key, value)
-    with pytest.raises(ConfigError, match=said) as refused:
+    def build_it() -> None:
+        chosen = private(**privacy)
+        for key, value in changes.items():
+            chosen = chosen.replace(key, value)
         noised(chosen)
+
+    with pytest.raises(ConfigError, match=said) as refused:
+        build_it()
     assert refused.value.remedy
 
 
@@ -105,6 +113,38 @@ def test_digits_are_clustered_within_epsilon(tmp_path: Path) -> None:
     assert report.privacy.unprotected == ()
     assert all(30 < site.epsilon <= 60 for site in report.privacy.sites)
     assert max(site.epsilon for site in report.privacy.sites) > 59  # whoever adds to every sum
+
+
+@pytest.mark.parametrize("adjacency", ["replace-record", "replace-patient"])
+def test_groups_and_patients_are_clustered_within_epsilon(tmp_path: Path, adjacency: str) -> None:
+    """Twice the norm of add-or-remove, and pairs of records that count as one."""
+    rows = pool(6 * 200, noise=0.2)
+    patients = np.concatenate([np.repeat(np.arange(100), 2)] * 6)
+    sites = np.repeat([f"hospital-{number}" for number in range(1, 7)], 200)
+    views = {f"X{number}": view for number, view in enumerate(rows.views, start=1) if view is not None}
+    np.savez(tmp_path / "views.npz", **views, Y=rows.labels, where=sites, whose=patients)  # type: ignore[arg-type]
+    data = {
+        "name": "multiview",
+        "path": str(tmp_path / "views.npz"),
+        "classes": 3,
+        "sites": sorted(set(sites.tolist())),
+        "site_key": "where",
+        "patient_key": "whose",
+    }
+    privacy = {"unit": "group", "group_size": 2, "adjacency": adjacency, "epsilon": 300.0}
+    chosen = private(**privacy, metrics="unprotected").replace("data", data)
+    report = privacy_case.run(chosen.replace("protection.min_cohort", 4), tmp_path / "run")
+    assert report.final["acc"] > 0.9
+    assert report.privacy is not None
+    assert all(200 < site.epsilon <= 300 for site in report.privacy.sites)
+
+
+def test_patients_that_nobody_names_are_refused() -> None:
+    chosen = private(**PATIENTS)
+    algorithm = build(chosen)
+    sums = UnitSums(chosen.privacy, seed=1, random=lambda *_: SecureRandom())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="which records are of one patient"):
+        algorithm.site("hospital-1").use_unit_sums(sums)
 
 
 @pytest.mark.slow
