@@ -89,7 +89,8 @@ class Canonical(PlannedStages[CanonicalStage]):
     def unit_bound(self, exchange: Exchange) -> UnitBound | None:
         """What one record, or the mean of a group, adds to a sum, and its part of the privacy."""
         stage = self.plan.stage_of(exchange)
-        return UnitBound(stage.sensitivity * ADDED_UP, share=stage.share) if stage.share else None
+        whole = 1.0 + self.plan.scoring[0].share  # of the sums that find clusters, and what scores them has
+        return UnitBound(stage.sensitivity * ADDED_UP, share=stage.share / whole) if stage.share else None
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than :meth:`CanonicalServer.broadcast` gives."""

@@ -14,10 +14,9 @@ from secfed.algorithms.canonical import clusters
 from secfed.algorithms.canonical.algorithm import Canonical
 from secfed.algorithms.canonical.feature_maps import unit
 from secfed.algorithms.canonical.projections import embedded
-from secfed.algorithms.framework.base import ServerProgram
 from secfed.algorithms.metrics.clustering import contingency, scores
-from secfed.wire.layout import Totals
 from tests.algorithms.canonical_case import held_by, on, species
+from tests.algorithms.loop import simulate
 
 SITES = 4
 
@@ -28,21 +27,6 @@ def algorithm(records: Any, count: int, **changes: Any) -> Canonical:
     return on(data, data__holds=[-1] * SITES, **changes)
 
 
-def played(made: Canonical) -> ServerProgram:
-    """All sums, without protocol."""
-    server, programs = made.server(), [made.site(site) for site in made.data.sites]
-    for number in (1, 2):
-        for exchange in made.exchanges(number):
-            sent = server.broadcast(number, exchange)
-            given = [program.contribute(number, exchange, sent) for program in programs]
-            totals = {
-                name: torch.stack([torch.as_tensor(one[name]).double() for one in given]).sum(dim=0)
-                for name in given[0]
-            }
-            server.absorb(number, exchange, Totals(totals, made.data.sites))
-    return server
-
-
 def accuracies(count: int, seed: int, records: int, latent: int, iterations: int) -> dict[str, float]:
     pool = species(records, count, latent=latent, spread=0.35, seed=seed)
     common = {"dimensions": min(count - 1, 60), "kmeans_iterations": iterations}
@@ -50,7 +34,7 @@ def accuracies(count: int, seed: int, records: int, latent: int, iterations: int
     for starts, restarts in (("simplex", 4), ("divisive", 1)):
         options = {"starts": starts, "restarts": restarts, **common}
         made = algorithm(pool, count, **{f"algorithm__{name}": value for name, value in options.items()})
-        server = played(made)
+        server = simulate(made.setting.study, algorithm=made)
         found[starts] = server.metrics()[1]["acc"]
     model = {name: value.double() for name, value in server.model().items()}
     views = [one(torch.from_numpy(view), 0) for one, view in zip(made.maps, pool.views, strict=True)]
