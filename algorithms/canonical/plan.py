@@ -78,9 +78,10 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
                 f"study.rounds: canonical takes one round of sums, not {self.rounds}",
                 remedy="set study.rounds = 1",
             )
-        if len(self.full_sites) < self.least:
+        least = self.least if self.privacy is None else self.fewest
+        if len(self.full_sites) < least:
             raise ConfigError(
-                f"data: {len(self.full_sites)} sites hold all views, but a sum over them needs {self.least}",
+                f"data: {len(self.full_sites)} sites hold all views, but a sum over them needs {least}",
                 remedy="add sites that hold all views, or lower protection.colluders, protection.min_cohort "
                 "or protection.threshold",
             )
@@ -111,12 +112,17 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         return max(self.options.min_group, self.protection.colluders_for(len(self.sites)) + 2)
 
     def members(self, stage: CanonicalStage, round_number: int) -> tuple[SiteId, ...]:
-        """Everybody; but only sites with all views know how views vary together."""
+        """Everybody; but only sites with all views know how views vary together.
+
+        Under noise in the sum the others add their shares of it to zeros, so that every share is smaller.
+        """
         del round_number
-        return self.full_sites if stage.kind == "cross" else self.sites
+        return self.full_sites if stage.kind == "cross" and self.privacy is None else self.sites
 
     def contributors(self, stage: CanonicalStage) -> tuple[frozenset[SiteId], ...]:
-        """Who adds more than zeros to the parts of a sum that belong to a view."""
+        """Who adds more than zeros to the parts of a sum that belong to a view, or to all of them."""
+        if stage.kind == "cross":
+            return () if self.privacy is None else (frozenset(self.full_sites),)
         if stage.kind not in ("scale", "moments", "refine"):
             return ()
         owners = ({None, view} for view in range(self.views))

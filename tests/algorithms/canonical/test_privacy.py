@@ -66,6 +66,32 @@ def test_every_sum_has_the_bound_and_the_share_of_its_stage(metrics: str, refine
         assert bound.share == pytest.approx(0.1)  # privacy.metrics_share
 
 
+def test_hospitals_with_one_view_add_their_noise_to_what_views_have_in_common() -> None:
+    """They add zeros and a share: the shares of this sum are as small as those of all others."""
+    chosen = private().replace("protection.max_dropouts", 0)
+    with_noise, algorithm = noised(chosen), build(chosen)
+    sites = algorithm.setting.sites
+    full = frozenset(algorithm.plan.full_sites)
+    assert len(full) < len(sites)
+    for exchange in with_noise.exchanges(1):
+        assert tuple(with_noise.members(1, exchange, sites)) == tuple(sites)
+        noise = with_noise._noises[with_noise.inner_exchange(exchange)]
+        assert (noise.min_survivors, noise.colluders) == (len(sites), 1)
+    cross = algorithm.exchanges(1)[1]
+    assert cross.name == "cross"
+    # Zeros hide nothing: two honest hospitals that hold all views are in every sum, whoever colludes.
+    assert with_noise.contributors(1, with_noise.exchanges(1)[1]) == ((full, 3),)
+    broadcast = algorithm.server().broadcast(1, cross)
+    for site in sites:
+        algorithm.check_broadcast(1, cross, broadcast)
+        added = algorithm.site(site).contribute(1, cross, broadcast)["cross-1-2"]
+        assert bool(torch.as_tensor(added).any()) == (site in full)
+    with pytest.raises(ConfigError, match="2 sites hold all views, but a sum over them needs 3"):
+        noised(chosen.replace("data.holds", [-1, -1, 0, 0, 0, 1]))
+    # More hospitals in every sum than hold all views.
+    assert noised(private().replace("protection.min_cohort", 5))
+
+
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"noise": None}, {}, r"privacy\.unit: .*"),
     ({**PATIENTS, "metrics": "private"}, {}, r"privacy\.metrics: "),
