@@ -49,9 +49,7 @@ def peaks(summed: torch.Tensor, dimensions: int, clusters: int, seed: int) -> to
     tensor = summed.new_zeros(dimensions, dimensions, dimensions)
     for order in permutations(places):
         tensor[order] = summed / roots
-    drawn = torch.randn(
-        _TRIED, dimensions, dtype=torch.float64, generator=torch_generator(seed, "peaks")
-    )
+    drawn = torch.randn(_TRIED, dimensions, dtype=torch.float64, generator=torch_generator(seed, "peaks"))
     found = []
     for _ in range(clusters):
         tried = unit(drawn)

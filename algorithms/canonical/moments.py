@@ -2,8 +2,8 @@
 
 The block of one record x is the upper triangle of x x^T with its diagonal, x / 2 and 1/2. What is off the
 diagonal, where it stands for two elements, is multiplied by sqrt(2), so the first part is as long as x x^T,
-and noise moves these elements less. For |x| <= 1 the squares of the three parts are 1, 1/4 and 1/4 at most, so
-the norm is at most sqrt(3 / 2), whatever x is.
+and noise moves these elements less. For |x| <= 1 the squares of the three parts are 1, 1/4 and 1/4 at most,
+so the norm is at most sqrt(3 / 2), whatever x is.
 """
 
 from __future__ import annotations

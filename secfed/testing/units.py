@@ -55,7 +55,7 @@ def check_unit_sums(case: Case, unit: str) -> None:
         return  # the study has options that noise in the sum does not go with
     try:
         bounds = _bounds(private, algorithm)
-        with_privacy(private.study, algorithm, len(private.records))
+        with_privacy(private.study, algorithm, tuple(private.records))
         _check_norms(private, bounds)
     except SecfedError as error:
         what = f"refused: {error}"

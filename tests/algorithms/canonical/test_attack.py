@@ -34,7 +34,7 @@ PRIVACY = {
 
 def noised(chosen: Study) -> tuple[Any, NoisedAlgorithm]:
     inner: Any = build(chosen)
-    found = with_privacy(chosen, inner, len(inner.setting.sites))
+    found = with_privacy(chosen, inner, inner.setting.sites)
     assert isinstance(found, NoisedAlgorithm)
     return inner, found
 
