@@ -1,8 +1,8 @@
 """Starts of k-means from third moments: the sum of x (x) x (x) x over embedded records x peaks at clusters.
 
-Where clusters lie about a common mean of 0 in all directions, what varies inside them cancels in third powers,
-and weighted third powers of their centres are left. One sum takes the place of many restarts, each of which a
-record would move: a record adds its third power to one sum only, of norm |x|^3 <= 1.
+Where clusters lie about a common mean of 0, what varies inside them cancels in third powers, and weighted
+third powers of their centres are left. One sum takes the place of many restarts, each of which a record would
+move: a record adds its third power to one sum only, of norm |x|^3 <= 1.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor decompositions for learning latent variable models",
 Journal of Machine Learning Research 15, 2014: power iteration and deflation.
@@ -21,6 +21,7 @@ from secfed.algorithms.canonical.moments import weighted
 from secfed.algorithms.framework.randomness import torch_generator
 
 MOST_DIMENSIONS: Final = 30  # of a record, that are raised: 4960 products
+_BATCH: Final = 2048  # records at a time
 _TRIED: Final = 100  # directions that peaks are looked for from
 _STEPS: Final = 30  # of each, uphill
 
@@ -36,15 +37,17 @@ def cubes(records: torch.Tensor, weights: torch.Tensor | None = None) -> torch.T
     Every product appears once, times the root of how often it does in the whole tensor, so one record adds as
     much as its tensor is long: |x|^3.
     """
-    (first, second, third), roots = _products(records.shape[1])
     size = records.shape[1]
-    pairs = (records[:, :, None] * records[:, None, :]).flatten(1)
-    whole = (pairs.T @ weighted(records, weights)).reshape(size, size, size)
-    return whole[first, second, third] * roots
+    (first, second, third), roots = _products(size)
+    whole = records.new_zeros(size * size, size)
+    counted = weighted(records, weights)
+    for some, times in zip(records.split(_BATCH), counted.split(_BATCH), strict=True):
+        whole += (some[:, :, None] * some[:, None, :]).flatten(1).T @ times
+    return whole.reshape(size, size, size)[first, second, third] * roots
 
 
 def peaks(summed: torch.Tensor, dimensions: int, clusters: int, seed: int) -> torch.Tensor:
-    """Where the tensor that :func:`cubes` gives is largest, one direction after the other: [K, dimensions]."""
+    """Where the tensor of :func:`cubes` is largest, one direction after the other: [K, dimensions]."""
     places, roots = _products(dimensions)
     tensor = summed.new_zeros(dimensions, dimensions, dimensions)
     for order in permutations(places):
