@@ -43,9 +43,10 @@ class CanonicalOptions(ProjectionOptions):
     dimensions: int | None = Field(
         default=None, ge=1, description="numbers per embedded record; twice the number of classes if left out"
     )
-    starts: Literal["simplex", "divisive"] = Field(
+    starts: Literal["simplex", "divisive", "cubes"] = Field(
         default="simplex",
-        description='"simplex" (random corners), or "divisive" (splits by covariances; for many clusters)',
+        description='"simplex" (random corners), "divisive" (splits by covariances; for many clusters) or '
+        '"cubes" (from third moments; with one restart the least noise)',
     )
     restarts: int = Field(default=20, ge=1, description="starts of k-means side by side, at least 1")
     kmeans_iterations: int = Field(default=10, ge=1, description="sums of k-means, at least 1")
@@ -56,10 +57,10 @@ class CanonicalOptions(ProjectionOptions):
         default=0.03, gt=0, le=1, description="as ridge, for the variance inside clusters"
     )
     noise_ridge: float = Field(
-        default=0.3,
+        default=1.0,
         ge=0,
-        description="under noise, the least that is added to every variance: so many times what the noise "
-        "moves a covariance's eigenvalues by, at least 0",
+        description="under noise, the least that is added to every variance: so many times what the noise in "
+        "moments and cross-covariances moves a covariance's eigenvalues by, at least 0",
     )
     largest_value: float = Field(
         default=1e3, gt=0, le=1e6, description='above 0: map "standard" cuts features to this magnitude first'

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import torch
 
-from secfed.algorithms.canonical import clusters, discriminants
+from secfed.algorithms.canonical import clusters, cubes, discriminants
 from secfed.algorithms.canonical.feature_maps import FeatureMap
 from secfed.algorithms.canonical.moments import HALF, moments, weighted
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
@@ -82,6 +82,8 @@ class CanonicalSite(SiteProgram):
             parts = self._plan.parts(stage.iteration - 1)
             part = clusters.parts_moments(records, given["parts"], parts, self._weights)
             return {"outer": part.outer, "sum": part.sums, "records": part.records}
+        if stage.kind == "cubes":
+            return {"cubes": cubes.cubes(records[:, : self._plan.leading], self._weights)}
         if stage.kind == "kmeans":
             return {"sums": clusters.local_sums(records, given["centres"], self._weights)}
         cosines = clusters.assigned(records, given["centres"])[1].clamp(-1.0, 1.0)  # whatever was broadcast

@@ -31,7 +31,13 @@ ALL: dict[str, Any] = {
     "algorithm__refinements": 2,
 }
 STANDARD: dict[str, Any] = {**ALL, "algorithm__maps": ["standard", "sqrt-l2+projection:5"]}
-THREE: dict[str, Any] = {"data__views": 3, "algorithm__maps": "projection:6", "algorithm__cross_radius": 0.5}
+CUBES: dict[str, Any] = {"algorithm__starts": "cubes", "algorithm__restarts": 1}
+THREE: dict[str, Any] = {
+    **CUBES,
+    "data__views": 3,
+    "algorithm__maps": "projection:6",
+    "algorithm__cross_radius": 0.5,
+}
 STUDIES = [ALL, STANDARD, THREE]
 
 
@@ -50,6 +56,8 @@ def test_the_sums_of_a_study() -> None:
         *(f"kmeans-0{n}" for n in range(1, 5)),
     ]
     assert names(tiny(**STANDARD), 1) == [*everything, "objective", "refine-1", "refine-2"]
+    alone = ["moments", "cross", "cubes", *(f"kmeans-0{n}" for n in range(1, 5))]
+    assert names(tiny(**CUBES), 1) == alone  # of one restart nobody asks how well it did
     with pytest.raises(WrongState):
         tiny().exchanges(3)
 

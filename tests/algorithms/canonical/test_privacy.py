@@ -18,6 +18,7 @@ from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.study.build import build
 from secfed.study.study import Study
+from secfed.wire.layout import Totals
 from tests.algorithms.canonical_case import pool, study
 from tests.secfed import privacy_case
 
@@ -118,9 +119,8 @@ def test_noise_adds_to_variances_and_shrinks_means() -> None:
     torch.manual_seed(0)
     records = torch.nn.functional.normalize(torch.randn(200, 6, dtype=torch.float64), dim=1)
     total = moments(records)
-    assert float(total.spread(0.0)) == 0.0
-    assert float(total.spread(2.0)) == pytest.approx(2.0 * 6**0.5 / 100)
-    assert float(Moments(total.outer, total.sums, 0 * total.records).spread(1.0)) < 10
+    assert float(total.spread()) == pytest.approx(3**0.5 / 200)
+    assert float(Moments(total.outer, total.sums, 0 * total.records).spread()) < 10
     labels = records[:, 0] > 0
     sums = torch.stack([records[~labels].sum(dim=0), records[labels].sum(dim=0)])
     counts = torch.tensor([float((~labels).sum()), float(labels.sum())], dtype=torch.float64)
@@ -129,6 +129,16 @@ def test_noise_adds_to_variances_and_shrinks_means() -> None:
     assert torch.allclose(exact.directions[0], little.directions[0], atol=1e-4)
     assert float(much.directions[0].abs().max()) == 0.0  # means that are noise tell nothing
     assert torch.isfinite(much.offsets[0]).all()
+
+
+def test_ridges_grow_with_the_noise_of_moments_and_of_cross_covariances() -> None:
+    algorithm = build(study(algorithm__noise_ridge=0.5))
+    server, spread = algorithm.server(), []
+    for exchange, noise in zip(algorithm.exchanges(1)[:2], (2.0, 3.0), strict=True):
+        ones = {field.name: torch.ones(field.shape, dtype=torch.float64) for field in exchange.layout.fields}
+        server.absorb(1, exchange, Totals(ones, tuple(algorithm.plan.sites), noise=noise))
+        spread = [float(server.save()[f"model/spread/{v}"]) for v in range(2)]
+    assert server._floors() == pytest.approx([0.5 * (2.0 + 3.0) * one for one in spread])
 
 
 def test_digits_are_clustered_within_epsilon(tmp_path: Path) -> None:
