@@ -225,7 +225,7 @@ class Session:
             failed(problem)
             self._engine.abandon()
             return None
-        return total if all(bool(torch.isfinite(part).all()) for part in total.sums.values()) else None
+        return total if total.is_finite() else None
 
     def _one_by_one(self, units: Sequence[_Unit], fetch: Callable[[_Unit], Batch]) -> ClippedSum:
         """The sum by the plain loop; a unit that cannot be fetched or computed by itself adds zeros.
