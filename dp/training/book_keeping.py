@@ -40,6 +40,7 @@ the batch (last digits) is not bounded here; see :mod:`secfed.dp.training.mechan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -50,7 +51,8 @@ from torch.nn import functional
 _ETA: Final = 2.0**-10
 _BLOCK: Final = 1 << 12  # positions in one matrix product; the proof above needs it
 _NORM_ELEMENTS: Final = 1 << 24  # float64 numbers that a norm may need at a time: 128 MiB
-_KEPT_ELEMENTS: Final = 1 << 21  # float64 numbers that a book may keep from the norms to the sums: 16 MiB
+_KEPT_ELEMENTS: Final = 1 << 22  # numbers that a book may keep from the norms to the sums: 16 MiB of float32
+_CHUNK_ELEMENTS: Final = 1 << 19  # numbers that are converted at a time: 4 MiB
 
 
 class Totals:
@@ -68,9 +70,9 @@ class Totals:
     def add_rows(self, value: nn.Parameter, rows: torch.Tensor, factors: torch.Tensor) -> None:
         """Add the sum over records of factor * row: [B, ...] and [B] float64."""
         total, rows = self.of(value).view(-1), rows.reshape(len(rows), -1)
-        step = max(1, _KEPT_ELEMENTS // max(1, rows.shape[1]))
-        for start in range(0, len(rows), step):
-            total += factors[start : start + step] @ rows[start : start + step].double()
+        step = max(1, _CHUNK_ELEMENTS // max(1, rows.shape[1]))
+        for some, part in zip(factors.split(step), rows.split(step), strict=True):
+            total.addmv_(part.double().T, some)
 
     def add_outer(
         self, value: nn.Parameter, left: torch.Tensor, right: torch.Tensor, scales: torch.Tensor
@@ -105,8 +107,8 @@ class OuterBook:
         if self._weight.requires_grad:
             yield self._weight, self._weight_squares()
         if self._bias is not None and self._bias.requires_grad:
-            self._bias_rows = self._outputs.sum(dim=2, dtype=torch.float64).flatten(1)
-            yield self._bias, self._bias_rows.square().sum(dim=1)
+            self._bias_rows = self._outputs.sum(dim=2, dtype=wide(self._outputs)).flatten(1)
+            yield self._bias, row_squares(self._bias_rows)
 
     def add(self, factors: torch.Tensor, kept: torch.Tensor | None, totals: Totals) -> None:
         """Add the sum over records of factor * gradient, per parameter, to ``totals``.
@@ -129,11 +131,13 @@ class OuterBook:
         (records, groups, positions, width), height = self._inputs.shape, self._outputs.shape[-1]
         if positions == 1:
             return _one_term_squares(self._inputs, self._outputs)
-        # In products of numbers. A G that is kept is computed once, one that is not a second time for the sum.
+        # In products of numbers, those in float64 counted three times, and a kept number 16 times.
         by_gram, by_rows = positions**2 * (width + height), positions * width * height
-        if records * groups * width * height <= _KEPT_ELEMENTS and by_gram > 4 * width * height:
-            self._rows = self._outputs.double().mT @ self._inputs.double()
-            return self._rows.flatten(1).square().sum(dim=1)
+        few = records * groups * width * height <= _KEPT_ELEMENTS
+        if few and by_rows + 16 * width * height < 3 * (by_gram + by_rows):
+            dtype = wide(self._inputs)
+            self._rows = self._outputs.to(dtype).mT @ self._inputs.to(dtype)
+            return row_squares(self._rows)
         size = positions * (width + height)
         size += 2 * positions**2 if by_gram <= by_rows else width * height
         step = max(1, _NORM_ELEMENTS // max(1, groups * size))
@@ -153,17 +157,32 @@ def linear_book(layer: nn.Linear, inputs: torch.Tensor, outputs: torch.Tensor) -
     return OuterBook(layer, *parts)
 
 
-def convolution_book(layer: nn.Conv1d | nn.Conv2d, inputs: torch.Tensor, outputs: torch.Tensor) -> OuterBook:
-    """The book of a convolution: inputs [B, c, (H,) W] and gradients of its outputs [B, c', (H',) W']."""
+def convolution_book(
+    layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, inputs: torch.Tensor, outputs: torch.Tensor
+) -> OuterBook:
+    """The book of a convolution: inputs [B, c, ...] and gradients of its outputs [B, c', ...]."""
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    inputs = functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
-    sizes = [layer.kernel_size, layer.dilation, layer.stride]
-    if isinstance(layer, nn.Conv1d):
-        inputs, sizes = inputs[:, :, None], [(1, *size) for size in sizes]
-    kernel, dilation, stride = sizes
-    patches = functional.unfold(inputs.double(), kernel, dilation=dilation, stride=stride)
-    shape = (len(inputs), layer.groups, -1, patches.shape[2])
-    return OuterBook(layer, patches.reshape(shape).mT, outputs.reshape(shape).mT)
+    patches = functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
+    dimensions = len(layer.kernel_size)
+    sizes = zip(layer.kernel_size, layer.dilation, layer.stride, strict=True)
+    for axis, (size, apart, step) in enumerate(sizes, start=2):
+        patches = patches.unfold(axis, (size - 1) * apart + 1, step)[..., ::apart]
+    kernel_first = [*range(2 + dimensions, 2 + 2 * dimensions), *range(2, 2 + dimensions)]
+    shape = (len(inputs), layer.groups, -1, math.prod(outputs.shape[2:]))
+    return OuterBook(layer, patches.permute(0, 1, *kernel_first).reshape(shape).mT, outputs.reshape(shape).mT)
+
+
+def row_squares(rows: torch.Tensor) -> torch.Tensor:
+    """The squared norm of every row, in float64: [B, ...] to [B]."""
+    flat = rows.flatten(1)
+    step = max(1, _CHUNK_ELEMENTS // max(1, flat.shape[1]))
+    norms = [torch.linalg.vector_norm(part.double(), dim=1) for part in flat.split(step)]
+    return torch.cat(norms).square()
+
+
+def wide(part: torch.Tensor) -> torch.dtype:
+    """float32, or float64 for what is float64: sums over positions are not made in half precision."""
+    return torch.promote_types(part.dtype, torch.float32)
 
 
 def _of(rows: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
@@ -172,8 +191,8 @@ def _of(rows: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
 
 def _one_term_squares(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """|b a^T|^2 + eta^2 S^2 = (1 + eta^2) |a|^2 |b|^2 per record, summed over groups: nothing can cancel."""
-    squares = [part[:, :, 0].double().square().sum(dim=2) for part in (inputs, outputs)]
-    return (squares[0] * squares[1]).sum(dim=1) * (1.0 + _ETA**2)
+    lengths = [torch.linalg.vector_norm(part[:, :, 0].double(), dim=2) for part in (inputs, outputs)]
+    return (lengths[0] * lengths[1]).square().sum(dim=1) * (1.0 + _ETA**2)
 
 
 def _outer_squares(inputs: torch.Tensor, outputs: torch.Tensor, by_gram: bool) -> torch.Tensor:
@@ -184,6 +203,6 @@ def _outer_squares(inputs: torch.Tensor, outputs: torch.Tensor, by_gram: bool) -
         squares = (grams[0] * grams[1]).sum(dim=(2, 3)).clamp_min(0.0)
     else:
         lengths = [torch.linalg.vector_norm(part, dim=3) for part in (inputs, outputs)]
-        squares = (outputs.mT @ inputs).square().sum(dim=(2, 3))
+        squares = torch.linalg.vector_norm(outputs.mT @ inputs, dim=(2, 3)).square()
     sums = (lengths[0] * lengths[1]).sum(dim=2)
     return torch.add(squares, (_ETA * sums).square()).sum(dim=1)

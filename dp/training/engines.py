@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 import torch
 from torch import nn
 
+from secfed.dp.training.book_keeping import row_squares
 from secfed.dp.training.guards import ForwardCounter, check_hooked, unchanged_buffers
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.errors import ConfigError
@@ -41,17 +42,28 @@ class ClippedSum:
     exactly in float64, so the sum does not depend on order or device, and one unit moves it by at most
     C + grid * sqrt(d) / 2: floating-point addition has no such bound
     (Casacuberta, Shoemate, Vadhan, Wagaman 2022). C may be infinite; a grid of 0 does not round, which is
-    only for sums without noise. ``units`` were added, ``within`` of them had a norm of at most C.
+    only for sums without noise. ``units`` were added, ``within`` of them had a norm of at most C. A sum that
+    nobody needs any more gives its memory to one made ``instead_of`` it: fresh pages cost more than zeros.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], *, clip_norm: float, grid: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        clip_norm: float,
+        grid: float,
+        instead_of: ClippedSum | None = None,
+    ) -> None:
         self.parameters, self.clip_norm, self.grid = parameters, clip_norm, grid
         self.units = self.within = 0
         devices = {value.device for value in parameters.values()}
         if len(devices) != 1:
             raise ConfigError("private training needs all trainable parameters on one device")
         sizes = [value.numel() for value in parameters.values()]
-        self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop())
+        if instead_of is not None:
+            self._flat = instead_of._flat.zero_()
+        else:
+            self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop())
         views = torch.split(self._flat, sizes)
         self.sums = {
             name: view.view(value.shape)
@@ -208,8 +220,8 @@ def joint_norms(rows: Sequence[torch.Tensor], count: int) -> torch.Tensor:
     """L2 norm of every unit over all parameters, in float64: [count]."""
     squares = torch.zeros(count, dtype=torch.float64)
     for part in rows:
-        norm = torch.linalg.vector_norm(part.reshape(count, -1), dim=1, dtype=torch.float64)
-        squares = squares.to(norm.device) + norm**2
+        found = row_squares(part)
+        squares = squares.to(found.device) + found
     return squares.sqrt()
 
 

@@ -2,7 +2,7 @@
 
 Only the gradients of the layers' outputs are computed, never those of the weights, which the books replace.
 
-* Linear layers, convolutions (1-D and 2-D), embeddings and normalisations have books of their own, and so has
+* Linear layers, convolutions, embeddings and normalisations have books of their own, and so has
   whatever is built of them: attention whose projections are linear layers, as in timm and in Hugging Face's
   BERT, with the records along the first dimension. ``nn.MultiheadAttention`` hides its projections, and
   Opacus's ``DPMultiheadAttention`` turns the first two dimensions round: both are for ``loop``.
@@ -44,7 +44,7 @@ class Book(Protocol):
 _BOOKS: Final[dict[type[nn.Module], Callable[..., Book]]] = {
     nn.Linear: linear_book,
     nn.Embedding: EmbeddingBook,
-    **dict.fromkeys((nn.Conv1d, nn.Conv2d), convolution_book),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution_book),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm, nn.GroupNorm), norm_book),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), norm_book),
 }

@@ -128,6 +128,7 @@ class Session:
         self._parameters, self._units, self.steps_left = parameters, units, steps
         self._modes = [(part, part.training) for part in model.modules()]
         self._checked = training.checked
+        self._spent: ClippedSum | None = None  # the sum of the step before, whose memory is used again
         self.noise = self._noise()
 
     def __enter__(self) -> Session:
@@ -179,7 +180,9 @@ class Session:
         ConfigError for more steps than were paid for, and as :meth:`clipped_sum`.
         """
         self._begin_step()
-        self._finish_step(self.clipped_sum(units, records))
+        total = self.clipped_sum(units, records)
+        self._finish_step(total)
+        self._spent = total
 
     def clipped_sum(self, units: list[NDArray[np.int64]], records: Records) -> ClippedSum:
         """The sum over units, without noise: it must not leave as it is.
@@ -243,7 +246,10 @@ class Session:
         return total
 
     def _empty(self) -> ClippedSum:
-        return ClippedSum(self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid)
+        spent, self._spent = self._spent, None
+        return ClippedSum(
+            self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid, instead_of=spent
+        )
 
     def _checked_sum(self, batches: Sequence[Batch]) -> ClippedSum:
         if batches and not self._checked:

@@ -1,7 +1,6 @@
 """Books of layers whose gradients are few numbers per record: summed first, then measured and added.
 
-Whatever rounding there was before, what is measured is what is added, so it makes no norm too small. Sums over
-positions are in float64 for another reason: they then depend on nothing but the record, to about 2^-53.
+Whatever rounding there was in those sums, what is measured is what is added, so it makes no norm too small.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from secfed.dp.training.book_keeping import Totals
+from secfed.dp.training.book_keeping import Totals, row_squares, wide
 
 
 class RowsBook:
@@ -26,8 +25,7 @@ class RowsBook:
     def squares(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """The squared norm of every record's gradient, per parameter: [B] float64."""
         for value, rows in self._rows.items():
-            norms = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1, dtype=torch.float64)
-            yield value, norms.square()
+            yield value, row_squares(rows)
 
     def add(self, factors: torch.Tensor, kept: torch.Tensor | None, totals: Totals) -> None:
         """As of :class:`~secfed.dp.training.book_keeping.OuterBook`."""
@@ -49,15 +47,16 @@ class EmbeddingBook:
         owner = torch.arange(records, device=ids.device)[:, None]
         pairs, places = torch.unique(owner * rows + ids, return_inverse=True)
         self._owners, self._ids = pairs // rows, pairs % rows
-        self._rows = torch.zeros(len(pairs), layer.embedding_dim, dtype=torch.float64, device=ids.device)
-        self._rows.index_add_(0, places.reshape(-1), outputs.reshape(-1, layer.embedding_dim).double())
+        looked_up = outputs.reshape(-1, layer.embedding_dim)
+        self._rows = looked_up.new_zeros((len(pairs), layer.embedding_dim), dtype=wide(looked_up))
+        self._rows.index_add_(0, places.reshape(-1), looked_up.to(self._rows.dtype))
         if layer.padding_idx is not None:  # as autograd does
             self._rows[self._ids == layer.padding_idx] = 0.0
 
     def squares(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """As of :class:`RowsBook`."""
         found = torch.zeros(self._records, dtype=torch.float64, device=self._rows.device)
-        yield self._layer.weight, found.index_add_(0, self._owners, self._rows.square().sum(dim=1))
+        yield self._layer.weight, found.index_add_(0, self._owners, row_squares(self._rows))
 
     def add(self, factors: torch.Tensor, kept: torch.Tensor | None, totals: Totals) -> None:
         """As of :class:`RowsBook`."""
@@ -65,7 +64,7 @@ class EmbeddingBook:
         if kept is not None:
             chosen = kept[owners]
             owners, ids, rows = (kept.cumsum(dim=0) - 1)[owners[chosen]], ids[chosen], rows[chosen]
-        totals.of(self._layer.weight).index_add_(0, ids, rows * factors[owners, None])
+        totals.of(self._layer.weight).index_add_(0, ids, rows.double().mul_(factors[owners, None]))
 
 
 def norm_book(layer: Any, inputs: torch.Tensor, outputs: torch.Tensor) -> RowsBook:
@@ -79,11 +78,11 @@ def norm_book(layer: Any, inputs: torch.Tensor, outputs: torch.Tensor) -> RowsBo
 
 
 def _per_record(layer: Any, products: torch.Tensor) -> torch.Tensor:
-    """Summed over the positions of every record, in float64: [B, d]."""
+    """Summed over the positions of every record: [B, d]."""
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
-        width = math.prod(layer.normalized_shape)
-        return products.reshape(len(products), -1, width).sum(dim=1, dtype=torch.float64)
-    return products.flatten(2).sum(dim=2, dtype=torch.float64) if products.dim() > 2 else products
+        places = products.reshape(len(products), -1, math.prod(layer.normalized_shape))
+        return places.sum(dim=1, dtype=wide(products))
+    return products.flatten(2).sum(dim=2, dtype=wide(products)) if products.dim() > 2 else products
 
 
 _NORMALISED: Final[dict[type[nn.Module], Callable[[Any, torch.Tensor], torch.Tensor]]] = {
