@@ -4,7 +4,8 @@ The gradient of one record at a linear layer is G = sum_t b_t a_t^T over its pos
 the layer and b_t is the gradient of its output. Book-keeping keeps a and b, computes the norm of every G, and
 later the clipped sum over records, sum_n f_n G_n, as one matrix product: no second backward pass, and no
 gradient of a single record in memory. All of it in float64, from the very a and b that the pass left. A
-convolution is a linear layer whose a_t are the patches under its kernel, one such layer for each group.
+convolution is a linear layer whose a_t are the patches under its kernel, one such layer for each group; what
+follows holds for it with S^2 summed over the groups.
 
 Why a clipped G stays within C. Terms of a sum over positions can be many times as large as the sum, and then
 rounding is what is left of it: of a norm that is too small, and of a G that is too large. Neither can be
@@ -21,14 +22,17 @@ m u / (1 - m u) times the sum of their absolute values (u = 2^-53; Higham 2002, 
 The price: a record whose terms cancel by a factor k is clipped as if its norm were sqrt(1 + k^2 / 2^20) times
 as large, 0.5 % at k = 100.
 
-Where G is small enough to be kept for every record of a batch (convolutions, above all), it is: the numbers
-that were measured are then the numbers that are added, m counts the records, and S is needed for neither.
-The same holds for gradients of a bias, of a normalisation and of the rows of an embedding, which are few
-numbers (:mod:`secfed.dp.training.row_books`).
+Where G is small enough to be kept for every record of a batch, it is, in float32: the numbers that were measured
+are then the numbers that are added, whatever rounding made them, and S is needed for neither. Their norm, in
+float64 and without cancellation, errs by a factor of at most 1 + gamma_m, and their sum over N records by gamma_N
+N C: 2^-19 C for 2^17 records. The same holds for gradients of a bias, of a normalisation and of the rows of an
+embedding, which are few numbers (:mod:`secfed.dp.training.row_books`), and for a single position, where
+|G| = |b| |a| = S.
 
-Why not float32, at half the cost. A norm would do with a larger eta. The sum would not: with u = 2^-24, 64
-records and eta = 2^-5, gamma_m C / eta is 2^-13 C for each record, 2^-7 C for all, thirty times the 2^-12 C
-that the noise pays for; with positions and larger batches it grows with the square of their number.
+Why the sum is not in float32, at half the cost. With u = 2^-24, 64 records of one position and no eta at all,
+two sums differ by up to 2 gamma_64 64 C = 2^-11 C, twice what the noise pays for; it grows with the square of the
+number of records, and with 1 / eta where there are positions. A norm in float32 would do with a larger eta, but
+where norms cost much, G is kept.
 
 Source: Bu, Wang, Zha, Karypis 2023, "Differentially private optimization on large model at small cost"
 (book-keeping; the cheaper of two norms per layer); Goodfellow 2015 and Li et al. 2022 (the norm from two
@@ -71,13 +75,13 @@ class Totals:
         """Add the sum over records of factor * row: [B, ...] and [B] float64."""
         total, rows = self.of(value).view(-1), rows.reshape(len(rows), -1)
         step = max(1, _CHUNK_ELEMENTS // max(1, rows.shape[1]))
-        for some, part in zip(factors.split(step), rows.split(step), strict=True):
+        for some, part in zip(torch.split(factors, step), torch.split(rows, step), strict=True):
             total.addmv_(part.double().T, some)
 
     def add_outer(
         self, value: nn.Parameter, left: torch.Tensor, right: torch.Tensor, scales: torch.Tensor
     ) -> None:
-        """Add the sum over positions of scale * l r^T, for each group: [G, N, p], [G, N, d] and [N] float64."""
+        """Add the sum over positions of scale * l r^T, by groups: [G, N, p], [G, N, d] and [N]."""
         first = id(value) not in self._written
         total = self.of(value).view(len(left), left.shape[2], right.shape[2])
         for start in range(0, left.shape[1], _BLOCK):
@@ -176,13 +180,14 @@ def row_squares(rows: torch.Tensor) -> torch.Tensor:
     """The squared norm of every row, in float64: [B, ...] to [B]."""
     flat = rows.flatten(1)
     step = max(1, _CHUNK_ELEMENTS // max(1, flat.shape[1]))
-    norms = [torch.linalg.vector_norm(part.double(), dim=1) for part in flat.split(step)]
+    norms = [torch.linalg.vector_norm(part.double(), dim=1) for part in torch.split(flat, step)]
     return torch.cat(norms).square()
 
 
 def wide(part: torch.Tensor) -> torch.dtype:
     """float32, or float64 for what is float64: sums over positions are not made in half precision."""
-    return torch.promote_types(part.dtype, torch.float32)
+    dtype: torch.dtype = torch.promote_types(part.dtype, torch.float32)
+    return dtype
 
 
 def _of(rows: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
@@ -196,7 +201,7 @@ def _one_term_squares(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tens
 
 
 def _outer_squares(inputs: torch.Tensor, outputs: torch.Tensor, by_gram: bool) -> torch.Tensor:
-    """|sum_t b_t a_t^T|^2 + eta^2 S^2 per record, from [B, G, T, d] and [B, G, T, p], summed over groups: [B]."""
+    """|sum_t b_t a_t^T|^2 + eta^2 S^2 per record and group, summed over groups: [B, G, T, d or p] to [B]."""
     if by_gram:
         grams = inputs @ inputs.mT, outputs @ outputs.mT
         lengths = [gram.diagonal(dim1=2, dim2=3).sqrt() for gram in grams]

@@ -61,7 +61,7 @@ class ClippedSum:
             raise ConfigError("private training needs all trainable parameters on one device")
         sizes = [value.numel() for value in parameters.values()]
         if instead_of is not None:
-            self._flat = instead_of._flat.zero_()
+            self._flat: torch.Tensor = instead_of._flat.zero_()
         else:
             self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop())
         views = torch.split(self._flat, sizes)

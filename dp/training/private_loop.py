@@ -22,7 +22,6 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer

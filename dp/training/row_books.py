@@ -41,7 +41,8 @@ class EmbeddingBook:
 
     def __init__(self, layer: nn.Embedding, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
         records = len(outputs)
-        self._layer, self._records = layer, records
+        self._weight: nn.Parameter = layer.weight  # type: ignore[assignment]
+        self._records = records
         rows = layer.num_embeddings
         ids = inputs.reshape(records, -1)
         owner = torch.arange(records, device=ids.device)[:, None]
@@ -56,7 +57,7 @@ class EmbeddingBook:
     def squares(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """As of :class:`RowsBook`."""
         found = torch.zeros(self._records, dtype=torch.float64, device=self._rows.device)
-        yield self._layer.weight, found.index_add_(0, self._owners, row_squares(self._rows))
+        yield self._weight, found.index_add_(0, self._owners, row_squares(self._rows))
 
     def add(self, factors: torch.Tensor, kept: torch.Tensor | None, totals: Totals) -> None:
         """As of :class:`RowsBook`."""
@@ -64,7 +65,7 @@ class EmbeddingBook:
         if kept is not None:
             chosen = kept[owners]
             owners, ids, rows = (kept.cumsum(dim=0) - 1)[owners[chosen]], ids[chosen], rows[chosen]
-        totals.of(self._layer.weight).index_add_(0, ids, rows.double().mul_(factors[owners, None]))
+        totals.of(self._weight).index_add_(0, ids, rows.double().mul_(factors[owners, None]))
 
 
 def norm_book(layer: Any, inputs: torch.Tensor, outputs: torch.Tensor) -> RowsBook:

@@ -86,15 +86,16 @@ def _embedding(quick: bool) -> Case:
 
 
 def _vit(quick: bool) -> Case:
-    """timm's vision transformer, as wide as ViT-Tiny, with four blocks and 65 tokens."""
+    """A vision transformer of timm, as wide as ViT-Tiny, with four blocks and 65 tokens."""
     timm_layers()
     from timm.models.vision_transformer import VisionTransformer
 
-    size = {"embed_dim": 16, "depth": 1, "num_heads": 2} if quick else {"embed_dim": 192, "depth": 4}
-    side, count = (8, 4) if quick else (32, 16)
-    model: nn.Module = VisionTransformer(
-        **{"img_size": side, "patch_size": 4, "num_heads": 3, "num_classes": _CLASSES, **size}
+    size: dict[str, Any] = (
+        {"embed_dim": 16, "depth": 1, "num_heads": 2} if quick else {"embed_dim": 192, "depth": 4}
     )
+    size = {"num_heads": 3, **size}
+    side, count = (8, 4) if quick else (32, 16)
+    model: nn.Module = VisionTransformer(img_size=side, patch_size=4, num_classes=_CLASSES, **size)
     return model, _batch(torch.randn(count, 3, side, side))
 
 

@@ -5,8 +5,8 @@ the processor, so that neither a busy moment nor another process decides; report
 private steps draw exactly as many records as the plain ones take: a sampling rate of 1. Opacus adds its own
 noise, from a generator that is quick and not secure; here the noise is exact and from a stream cipher.
 
-``ratio_to_plain`` is of the engine "ghost", ``hooks_to_plain`` of the engine "hooks", with noise; ``opacus`` has
-Opacus's hooks and its fast gradient clipping, None for a model that it cannot do.
+``ratio_to_plain`` is of the engine "ghost", ``hooks_to_plain`` of the engine "hooks", with noise; ``opacus``
+has Opacus's hooks and its fast gradient clipping, None for a model that it cannot do.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from secfed.dp.training.losses import Batch
 from secfed.errors import ConfigError
 from tests.dp.toys import CROSS_ENTROPY, clipped, run, table
 
-
 HELD_AGAINST: tuple[EngineName, EngineName] = ("loop", "ghost")
 
 
@@ -102,7 +101,9 @@ def test_a_module_has_its_own_tokens_again_after_every_pass(fails: bool) -> None
         except ValueError:
             engine.abandon()
         assert [id(value) for value in model.parameters()] == [id(value) for value in before.values()]
-    assert not any(hook for part in model.modules() for hook in (part._forward_hooks, part._forward_pre_hooks))
+    assert not any(
+        hook for part in model.modules() for hook in (part._forward_hooks, part._forward_pre_hooks)
+    )
 
 
 def test_no_gradient_of_a_weight_is_computed() -> None:
@@ -115,7 +116,7 @@ def test_no_gradient_of_a_weight_is_computed() -> None:
 def test_inputs_that_were_overwritten_are_refused_as_autograd_does() -> None:
     model = ChangedInPlace()
     for engine in HELD_AGAINST:
-        with pytest.raises(RuntimeError, match="in place|an inplace operation"):
+        with pytest.raises(RuntimeError, match=r"in place|an inplace operation"):
             clipped(engine, model, CROSS_ENTROPY, table(6))
 
 
