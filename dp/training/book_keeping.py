@@ -22,17 +22,17 @@ m u / (1 - m u) times the sum of their absolute values (u = 2^-53; Higham 2002, 
 The price: a record whose terms cancel by a factor k is clipped as if its norm were sqrt(1 + k^2 / 2^20) times
 as large, 0.5 % at k = 100.
 
-Where G is small enough to be kept for every record of a batch, it is, in float32: the numbers that were measured
-are then the numbers that are added, whatever rounding made them, and S is needed for neither. Their norm, in
-float64 and without cancellation, errs by a factor of at most 1 + gamma_m, and their sum over N records by gamma_N
-N C: 2^-19 C for 2^17 records. The same holds for gradients of a bias, of a normalisation and of the rows of an
-embedding, which are few numbers (:mod:`secfed.dp.training.row_books`), and for a single position, where
-|G| = |b| |a| = S.
+Where G is small enough to be kept for every record of a batch, it is, in float32: the numbers that were
+measured are then the numbers that are added, whatever rounding made them, and S is needed for neither. Their
+norm, in float64 and without cancellation, errs by a factor of at most 1 + gamma_m, and their sum over N
+records by gamma_N N C: 2^-19 C for 2^17 records. The same holds for gradients of a bias, of a normalisation
+and of the rows of an embedding, which are few numbers (:mod:`secfed.dp.training.row_books`), and for a single
+position, where |G| = |b| |a| = S.
 
-Why the sum is not in float32, at half the cost. With u = 2^-24, 64 records of one position and no eta at all,
-two sums differ by up to 2 gamma_64 64 C = 2^-11 C, twice what the noise pays for; it grows with the square of the
-number of records, and with 1 / eta where there are positions. A norm in float32 would do with a larger eta, but
-where norms cost much, G is kept.
+Why other sums are not in float32, at half the cost. With u = 2^-24, 64 records of one position and no eta at
+all, two sums differ by up to 2 gamma_64 64 C = 2^-11 C, twice what the noise pays for; it grows with the
+square of the number of records, and with 1 / eta where there are positions. Norms in float32 would do with a
+larger eta, but where norms cost much, G is kept.
 
 Source: Bu, Wang, Zha, Karypis 2023, "Differentially private optimization on large model at small cost"
 (book-keeping; the cheaper of two norms per layer); Goodfellow 2015 and Li et al. 2022 (the norm from two
@@ -197,7 +197,8 @@ def _of(rows: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
 def _one_term_squares(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """|b a^T|^2 + eta^2 S^2 = (1 + eta^2) |a|^2 |b|^2 per record, summed over groups: nothing can cancel."""
     lengths = [torch.linalg.vector_norm(part[:, :, 0].double(), dim=2) for part in (inputs, outputs)]
-    return (lengths[0] * lengths[1]).square().sum(dim=1) * (1.0 + _ETA**2)
+    squares: torch.Tensor = (lengths[0] * lengths[1]).square().sum(dim=1)
+    return squares * (1.0 + _ETA**2)
 
 
 def _outer_squares(inputs: torch.Tensor, outputs: torch.Tensor, by_gram: bool) -> torch.Tensor:

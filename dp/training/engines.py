@@ -19,15 +19,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import nn
 
-from secfed.dp.training.book_keeping import row_squares
+from secfed.dp.training.book_keeping import Totals, row_squares
 from secfed.dp.training.guards import ForwardCounter, check_hooked, unchanged_buffers
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secfed.dp.training.ghost import BookHooks
 
 EngineName = Literal["hooks", "ghost", "loop"]
 
@@ -190,7 +193,7 @@ class HookedEngine(Engine):
             losses = self._losses(batch)
             losses.sum().backward()  # type: ignore[no-untyped-call]
             rows = {
-                name: leading(name, getattr(value, "grad_sample", None), len(losses))
+                name: _leading(name, getattr(value, "grad_sample", None), len(losses))
                 for name, value in into.parameters.items()
             }
             for name in rows:
@@ -216,6 +219,42 @@ class HookedEngine(Engine):
         return losses
 
 
+class GhostEngine(HookedEngine):
+    """Clips the records of a batch by books; use inside :func:`attached`."""
+
+    def __init__(
+        self, model: nn.Module, loss: DeclaredLoss, counter: ForwardCounter, hooks: BookHooks
+    ) -> None:
+        super().__init__(model, loss, counter, hooks)
+        self._book_hooks = hooks
+
+    def abandon(self) -> None:
+        """Forget what was kept of the pass."""
+        self._counter.restart()
+        self._book_hooks.clear()
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """The rows of each batch at once; once in a release, because the sum is rounded to the grid here."""
+        totals = Totals({id(value): into.sums[name] for name, value in into.parameters.items()})
+        for batch in units:
+            losses = self._losses(batch)
+            books = self._book_hooks.books(losses)
+            with torch.no_grad():
+                squares = {id(value): found for book in books for value, found in book.squares()}
+                measured = [
+                    _leading(name, squares.get(id(value)), len(losses))
+                    for name, value in into.parameters.items()
+                ]
+                factors = into.factors(torch.stack(measured).sum(dim=0).sqrt())
+                # A factor of zero does not silence NaN: such records are left out.
+                kept = factors > 0
+                some = None if bool(kept.all()) else kept
+                scaled = into.scale(factors if some is None else factors[some])
+                for book in books:
+                    book.add(scaled, some, totals)
+        into.round()
+
+
 def joint_norms(rows: Sequence[torch.Tensor], count: int) -> torch.Tensor:
     """L2 norm of every unit over all parameters, in float64: [count]."""
     squares = torch.zeros(count, dtype=torch.float64)
@@ -225,7 +264,7 @@ def joint_norms(rows: Sequence[torch.Tensor], count: int) -> torch.Tensor:
     return squares.sqrt()
 
 
-def leading(name: str, rows: object, count: int) -> torch.Tensor:
+def _leading(name: str, rows: object, count: int) -> torch.Tensor:
     """What a parameter has for each of ``count`` records; ConfigError if it has not."""
     if not isinstance(rows, torch.Tensor) or rows.shape[:1] != (count,):
         raise ConfigError(
@@ -256,7 +295,7 @@ def attached(name: EngineName, model: nn.Module, loss: DeclaredLoss) -> Iterator
         return
     from opacus.grad_sample import GradSampleHooks
 
-    from secfed.dp.training.ghost import BookHooks, GhostEngine
+    from secfed.dp.training.ghost import BookHooks
 
     check_engine_fits(name, model)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The engine "ghost": what hooks kept of one pass, as books, and the clipped sum of them.
+"""The hooks of the engine "ghost": what they kept of one pass, as books.
 
 Only the gradients of the layers' outputs are computed, never those of the weights, which the books replace.
 
@@ -14,7 +14,7 @@ Only the gradients of the layers' outputs are computed, never those of the weigh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -25,9 +25,7 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from secfed.dp.training.book_keeping import Totals, convolution_book, linear_book
-from secfed.dp.training.engines import ClippedSum, HookedEngine, leading
-from secfed.dp.training.guards import ForwardCounter, hooked_layers, is_expanded, is_sampled, own_trainable
-from secfed.dp.training.losses import Batch, DeclaredLoss
+from secfed.dp.training.guards import hooked_layers, is_expanded, is_sampled, own_trainable
 from secfed.dp.training.row_books import EmbeddingBook, RowsBook, norm_book
 
 
@@ -146,42 +144,6 @@ class BookHooks:
         while self._expanded:
             layer, name, value = self._expanded.pop()
             layer._parameters[name] = value
-
-
-class GhostEngine(HookedEngine):
-    """Clips the records of a batch by books; use inside :func:`~secfed.dp.training.engines.attached`."""
-
-    def __init__(
-        self, model: nn.Module, loss: DeclaredLoss, counter: ForwardCounter, hooks: BookHooks
-    ) -> None:
-        super().__init__(model, loss, counter, hooks)
-        self._book_hooks = hooks
-
-    def abandon(self) -> None:
-        """Forget what was kept of the pass."""
-        self._counter.restart()
-        self._book_hooks.clear()
-
-    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
-        """The rows of each batch at once; once in a release, because the sum is rounded to the grid here."""
-        totals = Totals({id(value): into.sums[name] for name, value in into.parameters.items()})
-        for batch in units:
-            losses = self._losses(batch)
-            books = self._book_hooks.books(losses)
-            with torch.no_grad():
-                squares = {id(value): found for book in books for value, found in book.squares()}
-                measured = [
-                    leading(name, squares.get(id(value)), len(losses))
-                    for name, value in into.parameters.items()
-                ]
-                factors = into.factors(torch.stack(measured).sum(dim=0).sqrt())
-                # A factor of zero does not silence NaN: such records are left out.
-                kept = factors > 0
-                some = None if bool(kept.all()) else kept
-                scaled = into.scale(factors if some is None else factors[some])
-                for book in books:
-                    book.add(scaled, some, totals)
-        into.round()
 
 
 def _book_of(layer: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], Book]:

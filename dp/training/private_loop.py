@@ -179,9 +179,7 @@ class Session:
         ConfigError for more steps than were paid for, and as :meth:`clipped_sum`.
         """
         self._begin_step()
-        total = self.clipped_sum(units, records)
-        self._finish_step(total)
-        self._spent = total
+        self._finish_step(self.clipped_sum(units, records))
 
     def clipped_sum(self, units: list[NDArray[np.int64]], records: Records) -> ClippedSum:
         """The sum over units, without noise: it must not leave as it is.
@@ -268,6 +266,7 @@ class Session:
         """Noise, and the optimiser's step."""
         training = self._training
         self.noise.write_gradients(total, self.expected_units)
+        self._spent = total
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
         self._layers.renew()
