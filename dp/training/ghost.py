@@ -2,10 +2,10 @@
 
 Only the gradients of the layers' outputs are computed, never those of the weights, which the books replace.
 
-* Linear layers, convolutions, embeddings and normalisations have books of their own, and so has
-  whatever is built of them: attention whose projections are linear layers, as in timm and in Hugging Face's
-  BERT, with the records along the first dimension. ``nn.MultiheadAttention`` hides its projections, and
-  Opacus's ``DPMultiheadAttention`` turns the first two dimensions round: both are for ``loop``.
+* Linear layers, convolutions, embeddings and normalisations have books of their own, and so has whatever is
+  built of them: attention whose projections are linear layers with the records along the first dimension, as
+  in timm, in Hugging Face's BERT, and in Opacus's ``DPMultiheadAttention`` with ``batch_first=True``.
+  ``nn.MultiheadAttention`` hides its projections in one function: it is for ``loop``.
 * Tokens and tables of shape [1, T, d] that a module owns itself, such as a class token or positions, are
   replaced by one copy per record for the length of the pass, so that autograd gives a gradient per record.
 * Any other layer with parameters leaves gradients per record: by Opacus's rule for it, or recomputed inside

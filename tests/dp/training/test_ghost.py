@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from opacus.layers import DPMultiheadAttention
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -58,6 +59,20 @@ class ChangedInPlace(nn.Module):
         return self.second(hidden + inputs)
 
 
+class Attention(nn.Module):
+    """Opacus's attention over two positions."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mix = DPMultiheadAttention(3, 1, batch_first=batch_first)
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        cells = inputs.reshape(-1, 2, 3)
+        return self.head(self.mix(cells, cells, cells)[0].mean(dim=1))
+
+
 class Again(nn.Module):
     """Computes its middle a second time in the backward pass, to save memory."""
 
@@ -104,6 +119,12 @@ def test_a_module_has_its_own_tokens_again_after_every_pass(fails: bool) -> None
     assert not any(
         hook for part in model.modules() for hook in (part._forward_hooks, part._forward_pre_hooks)
     )
+
+
+def test_attention_of_linear_layers_is_exact_where_records_come_first_and_refused_elsewhere() -> None:
+    check_equals_the_loop(Attention(batch_first=True), table(6))
+    with pytest.raises(ConfigError, match="disagree"):
+        run(Attention(batch_first=False), table(6), "ghost")
 
 
 def test_no_gradient_of_a_weight_is_computed() -> None:
