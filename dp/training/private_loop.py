@@ -22,7 +22,6 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
@@ -131,6 +130,7 @@ class Session:
         self._parameters, self._units, self.steps_left = parameters, units, steps
         self._modes = [(part, part.training) for part in model.modules()]
         self._checked = training.checked
+        self._spent: ClippedSum | None = None  # the sum of the step before, whose memory is used again
         self.noise = self._noise()
 
     def __enter__(self) -> Session:
@@ -230,7 +230,7 @@ class Session:
             failed(problem)
             self._engine.abandon()
             return None
-        return total if all(bool(torch.isfinite(part).all()) for part in total.sums.values()) else None
+        return total if total.is_finite() else None
 
     def _one_by_one(self, units: Sequence[_Unit], fetch: Callable[[_Unit], Batch]) -> ClippedSum:
         """The sum by the plain loop; a unit that cannot be fetched or computed by itself adds zeros.
@@ -248,7 +248,10 @@ class Session:
         return total
 
     def _empty(self) -> ClippedSum:
-        return ClippedSum(self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid)
+        spent, self._spent = self._spent, None
+        return ClippedSum(
+            self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid, instead_of=spent
+        )
 
     def _checked_sum(self, batches: Sequence[Batch]) -> ClippedSum:
         if batches and not self._checked:
@@ -268,6 +271,7 @@ class Session:
         """Noise, and the optimiser's step."""
         training = self._training
         self.noise.write_gradients(total, self.expected_units)
+        self._spent = total
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
         self._layers.renew()
