@@ -12,11 +12,11 @@ import torch
 
 from secfed.algorithms.canonical.algorithm import Canonical
 from secfed.algorithms.canonical.clusters import local_sums
-from secfed.algorithms.canonical.feature_maps import by_rows, unit
 from secfed.algorithms.canonical.plan import CanonicalStage
 from secfed.algorithms.canonical.projections import embedded
 from secfed.algorithms.canonical.site import CanonicalSite
 from secfed.algorithms.data.multiview.base import MultiviewSite
+from secfed.algorithms.models.feature_maps import by_rows, unit
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.wire.layout import State
 from tests.algorithms.canonical_case import SIZES, study, tiny
