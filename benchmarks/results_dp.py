@@ -43,10 +43,10 @@ HEAD = f"""# What differential privacy costs in accuracy
 Masked protection; every record (patient, image) is the unit: add or remove one record, delta 1e-4, epsilon
 of the whole study.
 
-- **local**: `privacy.noise = "site"` and `fedavg` with DP-SGD. Each hospital adds all of the noise in its own
-  steps and trusts nobody.
-- **shared**: `privacy.noise = "sum"` and `fedsgd`. Each hospital adds a share, and the secure sum has all of it.
-  Holds against everyone who sees no more than the sums, with one hospital that helps them
+- **local**: `privacy.noise = "site"` and `fedavg` with DP-SGD. Each hospital adds all of the noise in its
+  own steps and trusts nobody.
+- **shared**: `privacy.noise = "sum"` and `fedsgd`. Each hospital adds a share, and the secure sum has all
+  of it. Holds against everyone who sees no more than the sums, with one hospital that helps them
   ([privacy](../privacy.md)). The noise is enough where one hospital of the five (or four) does not answer;
   where all answer there is more of it.
 
@@ -109,8 +109,8 @@ def section(name: str, points: Points) -> str:
     took = sum(float(row["seconds"]) for row in distinct.values()) / 60
     return "\n\n".join([
         f"## {title}: {what}",
-        f"`secfed sweep examples/{name}.toml --out runs/{name}`: {len(some)} seeds, {took:.0f} minutes in all "
-        "on cores shared with other work. Percent.",
+        f"`secfed sweep examples/{name}.toml --out runs/{name}`: {len(some)} seeds, {took:.0f} minutes in "
+        "all, on cores shared with other work. Percent.",
         sections.table(columns, rows),
     ])  # fmt: skip
 
