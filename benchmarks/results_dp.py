@@ -9,6 +9,7 @@ left out where its table is not there.
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import sections
 from matplotlib.axes import Axes
 
 from secfed.runs import figure_style as style
+from secfed.terminal.consoles import plural
 
 PAGE = sections.ROOT / "docs" / "results" / "dp.md"
 FIGURE = sections.FIGURES / "dp-noise.svg"
@@ -86,9 +88,13 @@ def measured(name: str, runs: Path) -> Points:
 
 
 def mean(rows: Sequence[Mapping[str, str]], metric: str) -> tuple[float, float]:
-    """Mean and sample standard deviation in percent."""
+    """Mean and sample standard deviation in percent; NaN for the deviation of a single seed."""
     values = [100 * float(row[metric]) for row in rows]
-    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else float("nan")
+
+
+def shown(value: float, deviation: float) -> str:
+    return f"{value:.1f}" if math.isnan(deviation) else f"{value:.1f} ± {deviation:.1f}"
 
 
 def epsilons(points: Points) -> list[float]:
@@ -104,13 +110,13 @@ def section(name: str, points: Points) -> str:
     rows = []
     for epsilon in epsilons(points):
         cells = [mean(points[variant, epsilon], metric) for metric in metrics for variant in LOOKS]
-        rows.append(["∞" if epsilon == NONE else f"{epsilon:g}", *(f"{m:.1f} ± {sd:.1f}" for m, sd in cells)])
+        rows.append(["∞" if epsilon == NONE else f"{epsilon:g}", *(shown(*cell) for cell in cells)])
     distinct = {row["study_digest"]: row for rows_of in points.values() for row in rows_of}
     took = sum(float(row["seconds"]) for row in distinct.values()) / 60
     return "\n\n".join([
         f"## {title}: {what}",
-        f"`secfed sweep examples/{name}.toml --out runs/{name}`: {len(some)} seeds, {took:.0f} minutes in "
-        "all, on cores shared with other work. Percent.",
+        f"`secfed sweep examples/{name}.toml --out runs/{name}`: {plural(len(some), 'seed')}, {took:.0f} "
+        "minutes in all, on cores shared with other work. Percent.",
         sections.table(columns, rows),
     ])  # fmt: skip
 
