@@ -55,7 +55,8 @@ of the whole study.
 Accuracy over the held-out records of all hospitals: mean and standard deviation over seeds. A seed decides
 partition, split, initial model and noise. Without privacy (∞) the split is stratified by class, under privacy
 each record is drawn by itself, so the held-out records are not the same: differences below the spread mean
-nothing. Your own run: `summary.md` in the folder of its sweep has these means."""
+nothing. Panels have scales of their own. Your own run: `summary.md` in the folder of its sweep has these
+means."""
 
 
 def main() -> None:
