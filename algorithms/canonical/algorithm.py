@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from secfed.algorithms.canonical.feature_maps import FeatureMap
 from secfed.algorithms.canonical.options import CanonicalOptions, ProjectionOptions
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
 from secfed.algorithms.canonical.server import CanonicalServer
@@ -28,6 +27,7 @@ from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import PlannedStages
+from secfed.algorithms.models.feature_maps import FeatureMap
 from secfed.config.sections import ProtectionSection
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.unit_sums import ADDED_UP

@@ -9,7 +9,6 @@ from typing import Final
 import torch
 
 from secfed.algorithms.canonical.alignment_plan import AlignmentPlan
-from secfed.algorithms.canonical.feature_maps import FeatureMap
 from secfed.algorithms.canonical.pair_features import take_over
 from secfed.algorithms.canonical.pair_scores import SHARES, finish, recalls
 from secfed.algorithms.canonical.site import CanonicalSite, finite
@@ -18,6 +17,7 @@ from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.models.feature_maps import FeatureMap
 from secfed.errors import WrongState
 from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import otherwise

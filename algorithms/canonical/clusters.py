@@ -15,9 +15,9 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.canonical.feature_maps import by_rows, unit
 from secfed.algorithms.canonical.moments import HALF, Moments, moments, weighted
 from secfed.algorithms.framework.randomness import torch_generator
+from secfed.algorithms.models.feature_maps import by_rows, unit
 
 _BATCH: Final = 2048  # records at a time: [batch, R * K] cosines stay a few megabytes
 _NOTHING: Final = 1e-6  # a shorter sum is that of no record

@@ -16,9 +16,9 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.canonical.feature_maps import unit
 from secfed.algorithms.canonical.moments import weighted
 from secfed.algorithms.framework.randomness import torch_generator
+from secfed.algorithms.models.feature_maps import unit
 
 MOST_DIMENSIONS: Final = 30  # of a record, that are raised: 4960 products
 _BATCH: Final = 2048  # records at a time

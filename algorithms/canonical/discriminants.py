@@ -17,8 +17,8 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.canonical.feature_maps import by_rows
 from secfed.algorithms.canonical.moments import power, weighted
+from secfed.algorithms.models.feature_maps import by_rows
 
 _FEWEST: Final = 1.0  # records of a cluster that means and shares are computed from
 

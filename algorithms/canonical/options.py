@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.canonical.feature_maps import FeatureMap
+from secfed.algorithms.models.feature_maps import FeatureMap
 from secfed.config.schema import OPERATIONAL, Options
 
 

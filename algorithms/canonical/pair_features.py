@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
-from secfed.algorithms.canonical.feature_maps import FeatureMap
 from secfed.algorithms.data.image_text.base import ImageTextData
 from secfed.algorithms.framework.randomness import derive_seed
 from secfed.algorithms.losses.features import Features
 from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.models.feature_maps import FeatureMap
 from secfed.errors import ConfigError
 from secfed.wire.layout import State
 from secfed.wire.parts import otherwise

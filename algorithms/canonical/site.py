@@ -13,7 +13,6 @@ from functools import cached_property
 import torch
 
 from secfed.algorithms.canonical import clusters, cubes, discriminants
-from secfed.algorithms.canonical.feature_maps import FeatureMap
 from secfed.algorithms.canonical.moments import HALF, moments, weighted
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
 from secfed.algorithms.canonical.projections import embedded, pairs, shortened
@@ -21,6 +20,7 @@ from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.algorithms.framework.randomness import derive_seed
 from secfed.algorithms.metrics.clustering import contingency
+from secfed.algorithms.models.feature_maps import FeatureMap
 from secfed.dp.training.unit_sums import UnitSums
 from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import all_finite, otherwise

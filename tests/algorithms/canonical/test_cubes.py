@@ -8,7 +8,7 @@ import torch
 
 from secfed.algorithms.canonical.clusters import simplexes
 from secfed.algorithms.canonical.cubes import cubes, peaks, size_of_cubes
-from secfed.algorithms.canonical.feature_maps import unit
+from secfed.algorithms.models.feature_maps import unit
 
 
 def records(clusters: int = 5, size: int = 5, count: int = 600, spread: float = 0.3) -> torch.Tensor:

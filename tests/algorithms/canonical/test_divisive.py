@@ -12,9 +12,9 @@ from sklearn.cluster import KMeans
 
 from secfed.algorithms.canonical import clusters
 from secfed.algorithms.canonical.algorithm import Canonical
-from secfed.algorithms.canonical.feature_maps import unit
 from secfed.algorithms.canonical.projections import embedded
 from secfed.algorithms.metrics.clustering import contingency, scores
+from secfed.algorithms.models.feature_maps import unit
 from tests.algorithms.canonical_case import held_by, on, species
 from tests.algorithms.loop import simulate
 

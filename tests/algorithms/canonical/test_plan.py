@@ -12,7 +12,6 @@ import torch
 
 from secfed.algorithms.canonical.algorithm import Canonical
 from secfed.algorithms.canonical.clusters import local_sums
-from secfed.algorithms.canonical.feature_maps import by_rows, unit
 from secfed.algorithms.canonical.plan import CanonicalStage
 from secfed.algorithms.canonical.projections import embedded
 from secfed.algorithms.canonical.site import CanonicalSite
