@@ -41,7 +41,7 @@ def cubes(records: torch.Tensor, weights: torch.Tensor | None = None) -> torch.T
     (first, second, third), roots = _products(size)
     whole = records.new_zeros(size * size, size)
     counted = weighted(records, weights)
-    for some, times in zip(records.split(_BATCH), counted.split(_BATCH), strict=True):
+    for some, times in zip(torch.split(records, _BATCH), torch.split(counted, _BATCH), strict=True):
         whole += (some[:, :, None] * some[:, None, :]).flatten(1).T @ times
     return whole.reshape(size, size, size)[first, second, third] * roots
 

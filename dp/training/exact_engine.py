@@ -82,4 +82,4 @@ class ExactEngine(Engine):
         factors = into.factors(norms)
         names = {id(value): name for name, value in into.parameters.items()}
         for value, part in parts:
-            into.add_sum(names[id(value)], part.clipped(factors))
+            into.sums[names[id(value)]] += part.clipped(factors)

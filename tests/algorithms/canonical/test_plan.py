@@ -16,6 +16,7 @@ from secfed.algorithms.canonical.plan import CanonicalStage
 from secfed.algorithms.canonical.projections import embedded
 from secfed.algorithms.canonical.site import CanonicalSite
 from secfed.algorithms.data.multiview.base import MultiviewSite
+from secfed.algorithms.models.feature_maps import by_rows, unit
 from secfed.config.schema import checked
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.settings import PrivacySection
