@@ -1,4 +1,4 @@
-"""Accuracy against epsilon on real data: runs three sweeps and writes docs/results/dp.md.
+"""Accuracy against epsilon on real data, noise at each hospital or in the sum: docs/results/dp.md, all of it.
 
     python benchmarks/results_dp.py [RUNS]
 
@@ -9,57 +9,145 @@ left out where its table is not there.
 from __future__ import annotations
 
 import csv
+import math
+import statistics
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import sections
+from matplotlib.axes import Axes
+
+from secfed.runs import figure_style as style
+from secfed.terminal.consoles import plural
 
 PAGE = sections.ROOT / "docs" / "results" / "dp.md"
+FIGURE = sections.FIGURES / "dp-noise.svg"
 STUDIES = {
-    "dp-breast-cancer": "569 patients, four hospitals, mlp with 530 parameters, 12 rounds",
-    "dp-heart-disease": "920 patients, four real hospitals, logistic regression, 15 rounds",
-    "dp-digits": "1797 images, five hospitals, small CNN, 15 rounds",
-    "dp-digits-none": "the same without privacy, smaller steps",
+    "dp-digits": ("Digits, small CNN", "1797 images, five hospitals, 3,706 parameters"),
+    "dp-digits-linear": ("Digits, linear head", "1797 images, five hospitals, 2,000 parameters"),
+    "dp-breast-cancer": ("Breast cancer", "569 patients, four hospitals, logistic regression"),
+    "dp-heart-disease": ("Heart disease", "920 patients, four real hospitals, logistic regression"),
 }
-HEAD = """# What differential privacy costs in accuracy
-
-Masked protection, federated averaging, every record (patient, image) is the unit: add or remove one record,
-delta 1e-4, PLD accountant, the epsilon of the whole study at every hospital. Mean and standard deviation over
-five seeds; a seed decides partition, split, initial model and noise. Metrics are over the held-out records of
-all hospitals. Without privacy (epsilon ∞) the split is stratified by class, under privacy each record is
-drawn by itself, so the held-out records are not the same: differences below the spread mean nothing. Step
-costs are in [benchmarks](../benchmarks.md). Your own run: `summary.md` in the folder of its sweep has the
-rows below.
+LOOKS = {
+    "local": ("local: noise at each hospital", style.BLUE, "o"),
+    "shared": ("shared: noise in the sum", style.VERMILION, "s"),
+}
+NONE = float("inf")
+HEAD = f"""# What differential privacy costs in accuracy
 
     python benchmarks/results_dp.py
-"""
+
+![Accuracy against epsilon on four data sets](../figures/{FIGURE.name})
+
+Masked protection; every record (patient, image) is the unit: add or remove one record, delta 1e-4, epsilon
+of the whole study.
+
+- **local**: `privacy.noise = "site"` and `fedavg` with DP-SGD. Each hospital adds all of the noise in its
+  own steps and trusts nobody.
+- **shared**: `privacy.noise = "sum"` and `fedsgd`. Each hospital adds a share, and the secure sum has all
+  of it. Holds against everyone who sees no more than the sums, with one hospital that helps them
+  ([privacy](../privacy.md)). The noise is enough where one hospital of the five (or four) does not answer;
+  where all answer there is more of it.
+
+Accuracy over the held-out records of all hospitals: mean and standard deviation over seeds. A seed decides
+partition, split, initial model and noise. Without privacy (∞) the split is stratified by class, under privacy
+each record is drawn by itself, so the held-out records are not the same: differences below the spread mean
+nothing. Panels have scales of their own. Your own run: `summary.md` in the folder of its sweep has these
+means."""
 
 
 def main() -> None:
     runs = Path(sys.argv[1] if len(sys.argv) > 1 else "runs")
-    parts = [HEAD, sections.machine()]
-    for name, what in STUDIES.items():
-        out = runs / name
-        command = ["secfed", "sweep", f"examples/{name}.toml", "--out", str(out)]
-        if not (out / "summary.md").exists():
-            done = subprocess.run(
-                [str(Path(sys.executable).parent / "secfed"), *command[1:]], cwd=sections.ROOT, check=False
-            )
-            if done.returncode and not (out / "summary.md").exists():
-                print(f"{name} left out")
-                continue
-        table = [line for line in (out / "summary.md").read_text().splitlines() if line.startswith("|")]
-        with (out / "results.csv").open(newline="") as rows:
-            took = [float(row["seconds"]) for row in csv.DictReader(rows) if row["seconds"]]
-        shown = f"runs/{name}"
-        parts += [
-            f"## {name.removeprefix('dp-').replace('-', ' ')}: {what}",
-            f"`secfed sweep examples/{name}.toml --out {shown}`: {len(took)} runs, "
-            f"{sum(took) / 60:.0f} minutes of run time in all, on cores shared with other work.",
-            "\n".join(table),
-        ]
-    print(f"wrote {sections.write_page(PAGE, parts)}")
+    found = {name: points for name in STUDIES if (points := measured(name, runs))}
+    draw(found)
+    parts = [HEAD, sections.machine(), sections.written_by_people(PAGE)]
+    print(f"wrote {sections.write_page(PAGE, [*parts, *(section(name, found[name]) for name in found)])}")
+
+
+Point = tuple[str, float]  # variant, epsilon
+Points = Mapping[Point, Sequence[Mapping[str, str]]]  # a row of results.csv for every seed
+
+
+def measured(name: str, runs: Path) -> Points:
+    """Run a sweep unless it is complete; nothing if it cannot be run."""
+    out = runs / name
+    if not (out / "summary.md").exists():
+        command = [str(Path(sys.executable).parent / "secfed"), "sweep", f"examples/{name}.toml"]
+        done = subprocess.run([*command, "--out", str(out.resolve())], cwd=sections.ROOT, check=False)
+        if done.returncode and not (out / "summary.md").exists():
+            print(f"{name} left out")
+            return {}
+    points = defaultdict(list)
+    with (out / "results.csv").open(newline="") as rows:
+        for row in csv.DictReader(rows):
+            if row["status"] == "done":
+                points[row["variant"], float(row["epsilon"])].append(row)
+    return points
+
+
+def mean(rows: Sequence[Mapping[str, str]], metric: str) -> tuple[float, float]:
+    """Mean and sample standard deviation in percent; NaN for the deviation of a single seed."""
+    values = [100 * float(row[metric]) for row in rows]
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else float("nan")
+
+
+def shown(value: float, deviation: float) -> str:
+    return f"{value:.1f}" if math.isnan(deviation) else f"{value:.1f} ± {deviation:.1f}"
+
+
+def epsilons(points: Points) -> list[float]:
+    return sorted({epsilon for _, epsilon in points}, reverse=True)
+
+
+def section(name: str, points: Points) -> str:
+    """Heading, command and table of one data set."""
+    title, what = STUDIES[name]
+    some = next(iter(points.values()))
+    metrics = {"accuracy": "accuracy"} | ({"roc_auc": "ROC AUC"} if some[0].get("roc_auc") else {})
+    columns = ["epsilon", *(f"{label} {variant}" for label in metrics.values() for variant in LOOKS)]
+    rows = []
+    for epsilon in epsilons(points):
+        cells = [mean(points[variant, epsilon], metric) for metric in metrics for variant in LOOKS]
+        rows.append(["∞" if epsilon == NONE else f"{epsilon:g}", *(shown(*cell) for cell in cells)])
+    distinct = {row["study_digest"]: row for rows_of in points.values() for row in rows_of}
+    took = sum(float(row["seconds"]) for row in distinct.values()) / 60
+    return "\n\n".join([
+        f"## {title}: {what}",
+        f"`secfed sweep examples/{name}.toml --out runs/{name}`: {plural(len(some), 'seed')}, {took:.0f} "
+        "minutes in all, on cores shared with other work. Percent.",
+        sections.table(columns, rows),
+    ])  # fmt: skip
+
+
+def draw(found: Mapping[str, Points]) -> None:
+    """A panel per data set: accuracy against epsilon, and without privacy as a line."""
+    with style.styled():
+        figure, axes = style.new_figure(len(found), across=2, width_in=7.2, height_in=2.4)
+        for ax, (name, points) in zip(axes, found.items(), strict=True):
+            panel(ax, points)
+            ax.set_title(STUDIES[name][0])
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=3)
+        style.save_svg(figure, FIGURE)
+
+
+def panel(ax: Axes, points: Points) -> None:
+    finite = [epsilon for epsilon in epsilons(points) if epsilon != NONE]
+    for number, (variant, (label, colour, marker)) in enumerate(LOOKS.items()):
+        cells = [mean(points[variant, epsilon], "accuracy") for epsilon in finite]
+        where = [epsilon * (0.98, 1.02)[number] for epsilon in finite]  # so that bars do not hide each other
+        look = {"color": colour, "marker": marker, "capsize": 2.5, "elinewidth": 1}
+        ax.errorbar(where, [m for m, _ in cells], yerr=[sd for _, sd in cells], label=label, **look)
+    best, _ = mean(points["local", NONE], "accuracy")
+    ax.axhline(best, color=style.FAINT, linestyle="--", linewidth=1.2, label="without privacy")
+    ax.set_xscale("log")
+    ax.set_xticks(finite, [f"{epsilon:g}" for epsilon in finite])
+    ax.minorticks_off()
+    ax.set_xlabel("epsilon")
+    ax.set_ylabel("accuracy (%)")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from secfed.crypto import sealing, thresholds
@@ -45,6 +45,8 @@ class SiteLimits:
     """What a site insists on, whatever the server asks.
 
     Attributes:
+        max_dropouts: how many of the sites that the study asks in an exchange may be missing in its sum;
+            None for as many as the other limits permit. See :meth:`of_exchange`.
         colluders: sites to be safe against; None means ceil(n/3) - 1 of the *roster's* n sites, however small
             a cohort the server names. Set it where cohorts are much smaller than the roster.
         require_privacy: refuse to contribute an update made without differential privacy.
@@ -52,9 +54,22 @@ class SiteLimits:
 
     min_cohort: int = thresholds.FLOOR
     min_threshold: int = thresholds.FLOOR
+    max_dropouts: int | None = None
     colluders: int | None = None
     max_elements: int = 1 << 31
     require_privacy: bool = False
+
+    def of_exchange(self, members: int) -> SiteLimits:
+        """These limits for an exchange in which the study asks so many sites.
+
+        Security: noise in the sum is chosen for so many survivors (:mod:`secfed.dp.mechanisms.noise`).
+        """
+        if self.max_dropouts is None:
+            return self
+        least = members - self.max_dropouts
+        return replace(
+            self, min_cohort=max(self.min_cohort, least), min_threshold=max(self.min_threshold, least)
+        )
 
 
 class Entropy:

@@ -129,7 +129,10 @@ class Reader:
 
 def labelled(label: bytes, *context: Buffer) -> bytes:
     """A label and its context, each with its length: the info string of derivations and envelopes."""
-    return b"".join(Writer().blob(part).done() for part in (label, *context))
+    writer = Writer()
+    for part in (label, *context):
+        writer.blob(part)
+    return writer.done()
 
 
 def digest(label: bytes, *parts: Buffer) -> bytes:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, ClassVar, Self
 
@@ -61,7 +62,7 @@ class Specification(Message):
     broadcast_digest: Digest
     signature: Signature = b""
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """Commits to the whole attempt; part of every later signature and derivation."""
         return digest(labels.SPEC_DIGEST, self.body())
@@ -91,7 +92,7 @@ class Adverts(Message):
     TYPE: ClassVar[int] = 2
     adverts: tuple[Advert, ...]
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """Commits to who advertised which keys."""
         return digest(labels.ADVERTS_DIGEST, self.encode())

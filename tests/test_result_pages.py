@@ -1,4 +1,4 @@
-"""benchmarks/results_fmcsc.py rewrites its page from files of runs, and keeps what the page has besides."""
+"""The pages of results are written from files of runs, and keep what people wrote."""
 
 from __future__ import annotations
 
@@ -74,3 +74,32 @@ def test_a_page_without_runs_is_written_as_it_was(script: ModuleType, tmp_path: 
     script._write(tmp_path / "none")
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert page.endswith(PAGE.split("<!-- end reading -->")[1])
+
+
+def test_the_page_about_privacy_has_a_row_per_epsilon_and_counts_shared_runs_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    module = importlib.import_module("results_dp")
+    monkeypatch.setattr(module, "PAGE", tmp_path / "dp.md")
+    monkeypatch.setattr(module, "FIGURE", tmp_path / "dp.svg")
+    monkeypatch.setattr(module, "STUDIES", {"one": ("One", "two hospitals")})
+    monkeypatch.setattr("sys.argv", ["results_dp.py", str(tmp_path)])
+    points = [("inf", 0.9, 0.9), ("1.0", 0.5, 0.7)]
+    suffix = {"inf": ("", ""), "1.0": ("local", "shared")}  # studies without noise are equal
+    rows = [
+        f"{variant},{epsilon},{seed},done,60,{score + seed / 100},{epsilon}{seed}{own}"
+        for seed in (1, 2)
+        for epsilon, *scores in points
+        for variant, score, own in zip(("local", "shared"), scores, suffix[epsilon], strict=True)
+    ]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "summary.md").write_text("", encoding="utf-8")
+    table = ["variant,epsilon,seed,status,seconds,accuracy,study_digest", *rows]
+    (tmp_path / "one" / "results.csv").write_text("\n".join(table), encoding="utf-8")
+    module.main()
+    page = (tmp_path / "dp.md").read_text(encoding="utf-8")
+    assert "2 seeds, 6 minutes" in page
+    assert "| ∞ | 91.5 ± 0.7 | 91.5 ± 0.7 |" in page
+    assert "| 1 | 51.5 ± 0.7 | 71.5 ± 0.7 |" in page
+    assert (tmp_path / "dp.svg").stat().st_size > 1000

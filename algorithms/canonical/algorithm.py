@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from secfed.algorithms.canonical.feature_maps import FeatureMap
-from secfed.algorithms.canonical.options import CanonicalOptions
+from secfed.algorithms.canonical.options import CanonicalOptions, ProjectionOptions
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
 from secfed.algorithms.canonical.server import CanonicalServer
 from secfed.algorithms.canonical.site import CanonicalSite
@@ -28,18 +27,46 @@ from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import PlannedStages
+from secfed.algorithms.models.feature_maps import FeatureMap
+from secfed.config.sections import ProtectionSection
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.unit_sums import ADDED_UP
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, State
 
 
-@register("canonical", options=CanonicalOptions)
-class Canonical(PlannedStages[CanonicalStage]):
-    """Canonical clustering, bound to one study."""
+class CanonicalSums(PlannedStages[CanonicalStage]):
+    """What algorithms on canonical projections have in common, by their plan."""
 
     private_units = ()
-    summed_units = ("record",)
+    summed_units = ("record", "group")
+    plan: CanonicalPlan
+
+    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
+        """Who may add more than zeros to each view's part of a sum, and the fewest of them."""
+        parts = self.plan.contributors(self.stage(round_number, exchange))
+        return tuple((part, self.plan.fewest) for part in parts)
+
+    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
+        """What one record, or the mean of a group, adds to a sum, and its part of the privacy."""
+        stage = self.plan.stage_of(exchange)
+        whole = 1.0 + sum(one.share for one in self.plan.scoring)  # what finds clusters or projections has 1
+        return UnitBound(stage.sensitivity * ADDED_UP, share=stage.share / whole) if stage.share else None
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast with other names or shapes than the server's ``broadcast`` gives."""
+        check_shapes(broadcast, self.plan.broadcast(self.stage(round_number, exchange)))
+
+    def within_limit(self, data: MultiviewSite, site_id: SiteId) -> MultiviewSite:
+        """No more records than the sums have room for."""
+        if self.plan.privacy is not None:
+            return data  # or one record fewer would let another one in; every sum is cut off at its bound
+        return data.first(self.plan.options.max_records, site_id)
+
+
+@register("canonical", options=CanonicalOptions)
+class Canonical(CanonicalSums):
+    """Canonical clustering, bound to one study."""
 
     def __init__(self, setting: Setting, options: CanonicalOptions) -> None:
         study, data = setting.study, setting.data
@@ -53,21 +80,16 @@ class Canonical(PlannedStages[CanonicalStage]):
                 f"model.name: canonical has no network, so {study.model.name!r} would have no effect",
                 remedy='set model.name = "none"',
             )
-        if not study.protection.traits.aggregator_reads_sums:
-            raise ConfigError(
-                f"protection.name: under {study.protection.name} every site repeats the server's step, and "
-                "eigenproblems do not come out the same to the last bit on different processors",
-                remedy='set protection.name = "masked"',
-            )
+        check_protection(study.protection)
         self.setting, self.options, self.data = setting, options, data
-        self.maps = _maps(options, len(data.view_sizes))
+        self.maps = maps_of(options, len(data.view_sizes))
         if study.privacy is not None:
-            _check_privacy(study.privacy, self.maps)
+            check_privacy(study.privacy, self.maps)
         sizes = tuple(
             one.size(size, view)
             for view, (one, size) in enumerate(zip(self.maps, data.view_sizes, strict=True), start=1)
         )
-        self.plan: CanonicalPlan = CanonicalPlan(
+        self.plan = CanonicalPlan(
             options=options,
             protection=study.protection,
             rounds=study.rounds,
@@ -81,20 +103,6 @@ class Canonical(PlannedStages[CanonicalStage]):
             dimensions=_dimensions(options, sizes, data.classes),
         )
 
-    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
-        """Who may add more than zeros to each view's part of a sum, and the fewest of them."""
-        parts = self.plan.contributors(self.stage(round_number, exchange))
-        return tuple((part, self.plan.fewest) for part in parts)
-
-    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
-        """What one record adds to a sum, and its part of the privacy."""
-        stage = self.plan.stage_of(exchange)
-        return UnitBound(stage.sensitivity * ADDED_UP, share=stage.share) if stage.share else None
-
-    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
-        """Refuse a broadcast with other names or shapes than :meth:`CanonicalServer.broadcast` gives."""
-        check_shapes(broadcast, self.plan.broadcast(self.stage(round_number, exchange)))
-
     def server(self) -> CanonicalServer:
         """A fresh server program."""
         return CanonicalServer(self.plan)
@@ -105,13 +113,21 @@ class Canonical(PlannedStages[CanonicalStage]):
 
     def site_data(self, site_id: SiteId) -> MultiviewSite:
         """One site's checked records."""
-        data = check_multiview(site_id, self.data.site(site_id), self.data)
-        if self.setting.study.privacy is not None:
-            return data  # or one record fewer would let another one in; every sum is cut off at its bound
-        return data.first(self.options.max_records, site_id)
+        return self.within_limit(check_multiview(site_id, self.data.site(site_id), self.data), site_id)
 
 
-def _check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:
+def check_protection(protection: ProtectionSection) -> None:
+    """Refuse what lets every site repeat the server's step."""
+    if not protection.traits.aggregator_reads_sums:
+        raise ConfigError(
+            f"protection.name: under {protection.name} every site repeats the server's step, and "
+            "eigenproblems do not come out the same to the last bit on different processors",
+            remedy='set protection.name = "masked"',
+        )
+
+
+def check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:
+    """Refuse maps that bound no record, and a bound that has no use."""
     if "clip_norm" in privacy.model_fields_set:
         raise ConfigError(
             "privacy.clip_norm: has no effect with canonical, whose maps bound every record",
@@ -124,7 +140,8 @@ def _check_privacy(privacy: PrivacySection, maps: Sequence[FeatureMap]) -> None:
         )
 
 
-def _maps(options: CanonicalOptions, views: int) -> tuple[FeatureMap, ...]:
+def maps_of(options: ProjectionOptions, views: int) -> tuple[FeatureMap, ...]:
+    """The map of every view."""
     texts = (options.maps,) * views if isinstance(options.maps, str) else options.maps
     if len(texts) != views:
         raise ConfigError(

@@ -17,8 +17,8 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.canonical.feature_maps import by_rows
-from secfed.algorithms.canonical.moments import power
+from secfed.algorithms.canonical.moments import power, weighted
+from secfed.algorithms.models.feature_maps import by_rows
 
 _FEWEST: Final = 1.0  # records of a cluster that means and shares are computed from
 
@@ -41,11 +41,14 @@ class Discriminants:
 
 
 def class_sums(
-    records: torch.Tensor, clusters: torch.Tensor, count: int
+    records: torch.Tensor, clusters: torch.Tensor, count: int, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums [K, d] and numbers [K] of the records by cluster: one record moves them by at most sqrt(2)."""
-    sums = records.new_zeros(count, records.shape[1]).index_add_(0, clusters, records)
-    return sums, torch.bincount(clusters, minlength=count).to(torch.float64)
+    """Sums [K, d] and numbers [K] of the records by cluster: one record moves them by at most sqrt(2).
+
+    ``weights``, [n], are how much each record counts; 1 if left out.
+    """
+    sums = records.new_zeros(count, records.shape[1]).index_add_(0, clusters, weighted(records, weights))
+    return sums, torch.bincount(clusters, weights, minlength=count).to(torch.float64)
 
 
 def discriminants(

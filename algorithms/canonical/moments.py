@@ -1,8 +1,9 @@
 """Means and covariances from sums over records.
 
-The block of one record x is the upper triangle, diagonal included, of [x, 1][x, 1]^T / 2: products of its
-features, the features, and a count. For |x| <= 1 the squares of these three parts are 1/4 at most, each, so
-the norm is at most sqrt(3) / 2, whatever x is.
+The block of one record x is the upper triangle of x x^T with its diagonal, x / 2 and 1/2. What is off the
+diagonal, where it stands for two elements, is multiplied by sqrt(2), so the first part is as long as x x^T,
+and noise moves these elements less. For |x| <= 1 the squares of the three parts are 1, 1/4 and 1/4 at most,
+so the norm is at most sqrt(3 / 2), whatever x is.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Final
 
 import torch
 
-BLOCK_NORM: Final = math.sqrt(0.75)  # of one record's block
-HALF: Final = 0.5  # every element of a block is the product divided by two
+BLOCK_NORM: Final = math.sqrt(1.5)  # of one record's block
+HALF: Final = 0.5  # of features and counts: noise in the products is what hurts, so they get more of the norm
 _FEWEST: Final = 1.0  # records that means are divided by: a sum without any is not divided by 0
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over records, halved: outer products [.., d (d + 1) / 2], sums [.., d] and counts [..]."""
+    """Sums over records: outer products [.., d (d + 1) / 2], halved features [.., d], halved counts [..]."""
 
     outer: torch.Tensor
     sums: torch.Tensor
@@ -33,29 +34,40 @@ class Moments:
     def covariances(self) -> torch.Tensor:
         """[.., d, d], symmetric; zeros without records."""
         size = self.sums.shape[-1]
-        rows, columns = torch.triu_indices(size, size).unbind()
+        rows, columns, doubled = _triangle(size)
         square = self.outer.new_zeros(*self.outer.shape[:-1], size, size)
-        square[..., rows, columns] = self.outer
-        square[..., columns, rows] = self.outer
+        square[..., rows, columns] = square[..., columns, rows] = self.outer / doubled
         means = self.means()
-        return square / self._counts[..., None, None] - means[..., :, None] * means[..., None, :]
+        return HALF * square / self._counts[..., None, None] - means[..., :, None] * means[..., None, :]
 
-    def spread(self, noise: float) -> torch.Tensor:
-        """How far noise of this deviation in every sum moves the eigenvalues of a covariance, about: [..]."""
-        return noise * math.sqrt(self.sums.shape[-1]) / self._counts
+    def spread(self) -> torch.Tensor:
+        """How far noise of deviation 1 in the block moves a covariance's eigenvalues, about: [..]."""
+        return HALF * math.sqrt(self.sums.shape[-1] / 2) / self._counts
 
     @property
     def _counts(self) -> torch.Tensor:
         return self.records.clamp(min=HALF * _FEWEST)
 
 
-def moments(records: torch.Tensor) -> Moments:
-    """The summed blocks of [n, d] records with norms of at most 1."""
+def moments(records: torch.Tensor, weights: torch.Tensor | None = None) -> Moments:
+    """The summed blocks of [n, d] records with norms of at most 1; each times its weight, [n], if given."""
     size = records.shape[1]
+    rows, columns, doubled = _triangle(size)
+    counted = weighted(records, weights)
+    outer = (records.T @ counted)[rows, columns] * doubled
+    count = torch.tensor(float(len(records)), dtype=torch.float64) if weights is None else weights.sum()
+    return Moments(outer, HALF * counted.sum(dim=0), HALF * count)
+
+
+def _triangle(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows and columns of the upper triangle, and sqrt(2) where an element stands for two, else 1."""
     rows, columns = torch.triu_indices(size, size).unbind()
-    outer = (records.T @ records)[rows, columns]
-    count = torch.tensor(float(len(records)), dtype=torch.float64)
-    return Moments(HALF * outer, HALF * records.sum(dim=0), HALF * count)
+    return rows, columns, torch.where(rows == columns, 1.0, math.sqrt(2.0)).to(torch.float64)
+
+
+def weighted(rows: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """[n, ..] rows, each times its weight, [n], if given."""
+    return rows if weights is None else rows * weights.reshape(-1, *[1] * (rows.dim() - 1))
 
 
 def power(matrix: torch.Tensor, exponent: float, ridge: float, floor: float = 0.0) -> torch.Tensor:

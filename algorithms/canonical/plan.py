@@ -3,7 +3,9 @@
     round 1   scale                     only with the map "standard": sums and squares of raw features
               moments                   per view: outer products, sums and counts of the records that have it
               cross                     per pair of views: outer products of the records that have both
-              split-1, split-2, ..      only with divisive starts: moments of twice as many parts each time
+              split-1, split-2, ..      only with divisive starts: moments of twice as many parts each time,
+                                        and twice of all of them, to join and split some
+              cubes                     only with starts from cubes: third powers of embedded records
               kmeans-01, .., objective  all restarts of spherical k-means in one sum each; how well each did
               refine-1, ..              per view: sums and counts by cluster
     round 2   table                     records by cluster and class, for the scores
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+from secfed.algorithms.canonical.cubes import MOST_DIMENSIONS, size_of_cubes
 from secfed.algorithms.canonical.moments import BLOCK_NORM
 from secfed.algorithms.canonical.options import CanonicalOptions
 from secfed.algorithms.canonical.projections import pairs
@@ -31,12 +34,15 @@ from secfed.algorithms.framework.staged import RoundPlan
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Field
 
-Kind = Literal["scale", "moments", "cross", "split", "kmeans", "objective", "refine", "table"]
+Kind = Literal[
+    "scale", "moments", "cross", "split", "cubes", "kmeans", "objective", "refine", "table", "retrieval"
+]
 Shapes = dict[str, tuple[int, ...]]
 
 # Shares of mu^2: of moments, cross-covariances, clustering and refinement.
-_SHARES: Final = (0.25, 0.55, 0.2, 0.0)
-_REFINED_SHARES: Final = (0.2, 0.35, 0.1, 0.35)
+_SHARES: Final = (0.2, 0.6, 0.2, 0.0)
+_REFINED_SHARES: Final = (0.14, 0.46, 0.12, 0.28)
+_MENDED: Final = 2  # times, once there are as many parts as clusters
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,10 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
                 f"study.rounds: canonical takes one round of sums, not {self.rounds}",
                 remedy="set study.rounds = 1",
             )
-        if len(self.full_sites) < self.least:
+        least = self.least if self.privacy is None else self.fewest
+        if len(self.full_sites) < least:
             raise ConfigError(
-                f"data: {len(self.full_sites)} sites hold all views, but a sum over them needs {self.least}",
+                f"data: {len(self.full_sites)} sites hold all views, but a sum over them needs {least}",
                 remedy="add sites that hold all views, or lower protection.colluders, protection.min_cohort "
                 "or protection.threshold",
             )
@@ -107,12 +114,17 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         return max(self.options.min_group, self.protection.colluders_for(len(self.sites)) + 2)
 
     def members(self, stage: CanonicalStage, round_number: int) -> tuple[SiteId, ...]:
-        """Everybody; but only sites with all views know how views vary together."""
+        """Everybody; but only sites with all views know how views vary together.
+
+        Under noise in the sum the others add their shares of it to zeros, so that every share is smaller.
+        """
         del round_number
-        return self.full_sites if stage.kind == "cross" else self.sites
+        return self.full_sites if stage.kind == "cross" and self.privacy is None else self.sites
 
     def contributors(self, stage: CanonicalStage) -> tuple[frozenset[SiteId], ...]:
-        """Who adds more than zeros to the parts of a sum that belong to a view."""
+        """Who adds more than zeros to the parts of a sum that belong to a view, or to all of them."""
+        if stage.kind == "cross":
+            return () if self.privacy is None else (frozenset(self.full_sites),)
         if stage.kind not in ("scale", "moments", "refine"):
             return ()
         owners = ({None, view} for view in range(self.views))
@@ -144,6 +156,8 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         if later or (stage.kind == "table" and self.options.refinements):
             return scaled | means | self.discriminants
         projections = {f"projection/{v}": (size, self.dimensions) for v, size in enumerate(self.sizes)}
+        if stage.kind == "cubes":
+            return {**scaled, **means, **projections}
         runs = () if stage.kind in ("split", "refine", "table") else (self.options.restarts,)
         name = {"split": "parts", "refine": "best", "table": "best"}.get(stage.kind, "centres")
         return {**scaled, **means, **projections, name: (*runs, self.clusters, self.dimensions)}
@@ -164,6 +178,16 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         """How often parts are split until there are as many as clusters."""
         return (self.clusters - 1).bit_length() if self.options.starts == "divisive" else 0
 
+    @property
+    def leading(self) -> int:
+        """In how many of the dimensions, which come in the order of what views share, cubes are summed."""
+        return min(self.clusters, self.dimensions, MOST_DIMENSIONS)
+
+    @property
+    def splits(self) -> int:
+        """How many sums find the parts: one for each level, and those that mend them."""
+        return self.levels + _MENDED if self.levels else 0
+
     @cached_property
     def scoring(self) -> tuple[CanonicalStage, ...]:
         """The stage that scores clusters."""
@@ -179,36 +203,47 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         """The stages that find clusters, in order."""
         options, views, rows = self.options, self.views, math.sqrt(self.options.restarts)
         of_moments, of_cross, of_clusters, of_refinement = _REFINED_SHARES if options.refinements else _SHARES
-        of_one = of_clusters / (self.levels + options.kmeans_iterations + 1)
-        stages = []
+        cubes = options.starts == "cubes"
+        several = options.restarts > 1  # of a single one nobody asks how well it did
+        of_one = of_clusters / (self.splits + cubes + options.kmeans_iterations + several)
+        stages = self.aligning(of_moments, of_cross)
+        for level in range(1, self.splits + 1):
+            fields = self._moment_fields("", self.dimensions, (self.clusters,))
+            exchange = self.exchange(f"split-{level}", "all", fields)
+            stages.append(CanonicalStage("split", exchange, level, BLOCK_NORM, of_one))
+        if cubes:
+            found = Field("cubes", (size_of_cubes(self.leading),), self._most, 64)
+            stages.append(CanonicalStage("cubes", self.exchange("cubes", "all", [found]), 0, 1.0, of_one))
+        sums = Field("sums", (options.restarts, self.clusters, self.dimensions), self._most, 64)
+        for number in range(1, options.kmeans_iterations + 1):
+            exchange = self.exchange(f"kmeans-{number:02}", "all", [sums])
+            stages.append(CanonicalStage("kmeans", exchange, number, rows, of_one))
+        if several:
+            objective = Field("objective", (options.restarts,), self._most, 64)
+            exchange = self.exchange("objective", "all", [objective])
+            stages.append(CanonicalStage("objective", exchange, 0, rows, of_one))
+        for number in range(1, options.refinements + 1):
+            exchange = self.exchange(f"refine-{number}", "all", self._class_fields)
+            share = of_refinement / options.refinements
+            stages.append(CanonicalStage("refine", exchange, number, math.sqrt(2 * views), share))
+        return tuple(stages)
+
+    def aligning(self, of_moments: float, of_cross: float) -> list[CanonicalStage]:
+        """The stages that projections come from, with their shares."""
+        stages, views = [], self.views
         if any(self.standardised):
             stages.append(CanonicalStage("scale", self.exchange("scale", "all", self._scale_fields)))
         moments = [f for v, d in enumerate(self.sizes) for f in self._moment_fields(f"view-{v + 1}/", d)]
         exchange = self.exchange("moments", "all", moments)
         stages.append(CanonicalStage("moments", exchange, 0, BLOCK_NORM * math.sqrt(views), of_moments))
-        most = options.cross_radius**2
+        most = self.options.cross_radius**2
         crosses = [
             Field(f"cross-{u + 1}-{v + 1}", (self.sizes[u], self.sizes[v]), most * self._most, 64)
             for u, v in pairs(views)
         ]
         norm = most * math.sqrt(len(crosses))
         stages.append(CanonicalStage("cross", self.exchange("cross", "multi", crosses), 0, norm, of_cross))
-        for level in range(1, self.levels + 1):
-            fields = self._moment_fields("", self.dimensions, (self.clusters,))
-            exchange = self.exchange(f"split-{level}", "all", fields)
-            stages.append(CanonicalStage("split", exchange, level, BLOCK_NORM, of_one))
-        sums = Field("sums", (options.restarts, self.clusters, self.dimensions), self._most, 64)
-        for number in range(1, options.kmeans_iterations + 1):
-            exchange = self.exchange(f"kmeans-{number:02}", "all", [sums])
-            stages.append(CanonicalStage("kmeans", exchange, number, rows, of_one))
-        objective = Field("objective", (options.restarts,), self._most, 64)
-        exchange = self.exchange("objective", "all", [objective])
-        stages.append(CanonicalStage("objective", exchange, 0, rows, of_one))
-        for number in range(1, options.refinements + 1):
-            exchange = self.exchange(f"refine-{number}", "all", self._class_fields)
-            share = of_refinement / options.refinements
-            stages.append(CanonicalStage("refine", exchange, number, math.sqrt(2 * views), share))
-        return tuple(stages)
+        return stages
 
     @property
     def _most(self) -> float:
@@ -229,7 +264,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
     def _moment_fields(self, start: str, size: int, parts: tuple[int, ...] = ()) -> list[Field]:
         half = self._most / 2
         return [
-            Field(f"{start}outer", (*parts, size * (size + 1) // 2), half, 64),
+            Field(f"{start}outer", (*parts, size * (size + 1) // 2), self._most, 64),
             Field(f"{start}sum", (*parts, size), half, 64),
             Field(f"{start}records", parts, half, 64),
         ]

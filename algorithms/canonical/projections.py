@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from secfed.algorithms.canonical.feature_maps import by_rows, unit
 from secfed.algorithms.canonical.moments import power
+from secfed.algorithms.models.feature_maps import by_rows, unit
 
 Crosses = Mapping[tuple[int, int], torch.Tensor]  # by views u < v: [d_u, d_v]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from secfed.algorithms.canonical import clusters
+from secfed.algorithms.canonical.cubes import peaks
 from secfed.algorithms.canonical.discriminants import discriminants
 from secfed.algorithms.canonical.moments import Moments
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
@@ -17,7 +18,7 @@ from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, copi
 from secfed.algorithms.metrics.clustering import scores
 from secfed.wire.layout import Exchange, State, Totals
 
-_OWN = ("covariance", "noise", "centres", "parts")  # of no use to whoever has the model
+_OWN = ("covariance", "spread", "noise", "centres", "parts")  # of no use to whoever has the model
 _STEADY = 1e-6  # a feature with a smaller deviation, as a share of the largest value, does not vary
 
 
@@ -29,7 +30,8 @@ class CanonicalServer(ServerProgram):
         self._metrics = VersionMetrics()
         shapes = {name: shape for stage in self._stages for name, shape in plan.broadcast(stage).items()}
         shapes |= {f"covariance/{v}": (size, size) for v, size in enumerate(plan.sizes)}
-        shapes |= {f"noise/{v}": () for v in range(plan.views)}  # its spread over a covariance's eigenvalues
+        shapes |= {f"spread/{v}": () for v in range(plan.views)}  # of noise over a covariance's eigenvalues
+        shapes["noise"] = ()  # deviations of that in moments and in cross-covariances, added up
         shapes["found"] = ()  # 1 once there are clusters
         self._state = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
@@ -54,23 +56,33 @@ class CanonicalServer(ServerProgram):
                 # No mean of mapped records is longer than 1; noise makes it so.
                 state[f"mean/{v}"] = shortened(means[None], 1.0)[0] if totals.noise else means
                 state[f"covariance/{v}"] = found.covariances()
-                state[f"noise/{v}"] = found.spread(totals.noise)
+                state[f"spread/{v}"] = found.spread()
+            state["noise"] = torch.tensor(totals.noise, dtype=torch.float64)
         elif stage.kind == "cross":
+            state["noise"] = state["noise"] + totals.noise
             self._project(totals)
+            self._projected()
         elif stage.kind == "split":
             before, after = self._plan.parts(stage.iteration - 1), self._plan.parts(stage.iteration)
-            state["parts"] = clusters.split(_moments(totals, ""), before, after)
-            if stage.iteration == self._plan.levels:
+            found = _moments(totals, "")
+            state["parts"] = (
+                clusters.split(found, before, after) if before < after else clusters.mended(found)
+            )
+            if stage.iteration == self._plan.splits:
                 state["centres"][0] = state["parts"]
+        elif stage.kind == "cubes":
+            state["centres"][0] = 0.0
+            state["centres"][0, :, : self._plan.leading] = self._peaks(totals["cubes"])
         elif stage.kind == "kmeans":
             state["centres"] = clusters.moved(state["centres"], totals["sums"])
+            if self._plan.options.restarts == 1 and stage.iteration == self._plan.options.kmeans_iterations:
+                self._choose(0)
         elif stage.kind == "objective":
-            state["best"] = state["centres"][int(totals["objective"].argmax())].clone()
-            state["found"] = torch.ones_like(state["found"])
+            self._choose(int(totals["objective"].argmax()))
         elif stage.kind == "refine":
             self._refine(totals)
         elif bool(state["found"]):
-            self._metrics.of(self._plan.rounds).update(scores(totals["table"]))
+            self._metrics.of(self._plan.rounds).update(self._scores(totals))
 
     def _scale(self, totals: Totals) -> None:
         for v in range(self._plan.views):
@@ -88,13 +100,25 @@ class CanonicalServer(ServerProgram):
         floors = self._floors()
         found = canonical(covariances, crosses, plan.dimensions, plan.options.ridge, floors)
         state.update({f"projection/{v}": one for v, one in enumerate(found)})
-        seed = derive_seed(plan.seed, "canonical starts")
-        state["centres"] = clusters.simplexes(plan.options.restarts, plan.clusters, plan.dimensions, seed)
+
+    def _projected(self) -> None:
+        """Draw where k-means starts."""
+        sizes = self._plan.options.restarts, self._plan.clusters, self._plan.dimensions
+        self._state["centres"] = clusters.simplexes(*sizes, derive_seed(self._plan.seed, "canonical starts"))
+
+    def _peaks(self, summed: torch.Tensor) -> torch.Tensor:
+        seed = derive_seed(self._plan.seed, "canonical starts")
+        return peaks(summed, self._plan.leading, self._plan.clusters, seed)
+
+    def _choose(self, run: int) -> None:
+        """The centres of this run of k-means are the clusters."""
+        self._state["best"] = self._state["centres"][run].clone()
+        self._state["found"] = torch.ones_like(self._state["found"])
 
     def _floors(self) -> list[float]:
         """The least that is added to the variances of each view."""
-        noise = (float(self._state[f"noise/{v}"]) for v in range(self._plan.views))
-        return [self._plan.options.noise_ridge * one for one in noise]
+        least = self._plan.options.noise_ridge * self._state["noise"]
+        return [float(least * self._state[f"spread/{v}"]) for v in range(self._plan.views)]
 
     def _refine(self, totals: Totals) -> None:
         plan, state, each = self._plan, self._state, range(self._plan.views)
@@ -110,6 +134,10 @@ class CanonicalServer(ServerProgram):
         state.update({f"directions/{v}": one for v, one in enumerate(found.directions)})
         state.update({f"offsets/{v}": one for v, one in enumerate(found.offsets)})
         state["sizes"] = found.sizes
+
+    def _scores(self, totals: Totals) -> Mapping[str, float]:
+        """What the closing sum says."""
+        return scores(totals["table"])
 
     def model(self) -> State:
         """What assigns a record to a cluster, and its embedding: float32 copies."""

@@ -1,6 +1,8 @@
 """The site's half of canonical clustering: sums over the site's records, and nothing that is kept.
 
 A record whose values fail anywhere counts as zeros from there on: it is still counted, and adds nothing else.
+Where a group of records, or all of a patient's, is to be hidden, each counts as one: its records share a
+weight of 1 in every sum, so what they add together is a mean of what single records add, and no longer.
 """
 
 from __future__ import annotations
@@ -10,15 +12,15 @@ from functools import cached_property
 
 import torch
 
-from secfed.algorithms.canonical import clusters, discriminants
-from secfed.algorithms.canonical.feature_maps import FeatureMap
-from secfed.algorithms.canonical.moments import HALF, moments
+from secfed.algorithms.canonical import clusters, cubes, discriminants
+from secfed.algorithms.canonical.moments import HALF, moments, weighted
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
 from secfed.algorithms.canonical.projections import embedded, pairs, shortened
 from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.algorithms.framework.randomness import derive_seed
 from secfed.algorithms.metrics.clustering import contingency
+from secfed.algorithms.models.feature_maps import FeatureMap
 from secfed.dp.training.unit_sums import UnitSums
 from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import all_finite, otherwise
@@ -32,10 +34,11 @@ class CanonicalSite(SiteProgram):
     def __init__(self, plan: CanonicalPlan, maps: Sequence[FeatureMap], data: MultiviewSite) -> None:
         self._plan, self._maps, self._data = plan, maps, data
         self._records = len(data.labels)
+        self._weights: torch.Tensor | None = None  # of each record in every sum; 1 if left out
 
     def use_unit_sums(self, sums: UnitSums) -> None:
-        """Nothing is to be clipped: what a record adds is bounded as it is."""
-        sums.plan(self._records)
+        """Nothing is to be clipped: what a record adds is bounded as it is, and a group adds the mean."""
+        self._weights = sums.weights(self._records, self._data.patients)
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """How many records it has, per view that it holds."""
@@ -44,8 +47,9 @@ class CanonicalSite(SiteProgram):
         if factor is None:
             return {}
         names = {field.name for field in exchange.layout.fields}
+        records = self._records if self._weights is None else float(self._weights.sum())
         counts = {
-            f"view-{v + 1}/records": factor * (0 if view is None else self._records)
+            f"view-{v + 1}/records": factor * (0 if view is None else records)
             for v, view in enumerate(self._data.views)
         }
         return {name: count for name, count in counts.items() if name in names}
@@ -72,16 +76,18 @@ class CanonicalSite(SiteProgram):
             return self._by_cluster(views, self._assigned(views, given))
         if stage.kind == "table":
             size, labels = self._plan.clusters, self._data.labels
-            return {"table": contingency(self._assigned(views, given), labels, size, size)}
+            return {"table": contingency(self._assigned(views, given), labels, size, size, self._weights)}
         records = self._embedded(views, given)
         if stage.kind == "split":
             parts = self._plan.parts(stage.iteration - 1)
-            part = clusters.parts_moments(records, given["parts"], parts)
+            part = clusters.parts_moments(records, given["parts"], parts, self._weights)
             return {"outer": part.outer, "sum": part.sums, "records": part.records}
+        if stage.kind == "cubes":
+            return {"cubes": cubes.cubes(records[:, : self._plan.leading], self._weights)}
         if stage.kind == "kmeans":
-            return {"sums": clusters.local_sums(records, given["centres"])}
-        cosines = clusters.assigned(records, given["centres"])[1]
-        return {"objective": cosines.clamp(-1.0, 1.0).sum(dim=0)}  # whatever centres were broadcast
+            return {"sums": clusters.local_sums(records, given["centres"], self._weights)}
+        cosines = clusters.assigned(records, given["centres"])[1].clamp(-1.0, 1.0)  # whatever was broadcast
+        return {"objective": weighted(cosines, self._weights).sum(dim=0)}
 
     def _scale(self) -> dict[str, torch.Tensor]:
         found, most = {}, self._plan.options.largest_value
@@ -108,13 +114,13 @@ class CanonicalSite(SiteProgram):
         zeros = torch.zeros(self._records, self._plan.sizes[view], dtype=torch.float64)
         seed = derive_seed(self._plan.seed, "canonical map", view)
         mapped = otherwise(zeros, self._maps[view], records, seed, given.get(f"scale/{view}"))
-        return _finite(mapped, "mapped features of records")
+        return finite(mapped, "mapped features of records")
 
     def _moments(self, views: _Views) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
         for number, view in enumerate(views, start=1):
             if view is not None:
-                part = moments(view)
+                part = moments(view, self._weights)
                 found |= {f"view-{number}/outer": part.outer, f"view-{number}/sum": part.sums}
         return found
 
@@ -128,14 +134,14 @@ class CanonicalSite(SiteProgram):
         for u, v in pairs(self._plan.views):
             one, other = short[u], short[v]
             if one is not None and other is not None:
-                found[f"cross-{u + 1}-{v + 1}"] = one.T @ other
+                found[f"cross-{u + 1}-{v + 1}"] = weighted(one, self._weights).T @ other
         return found
 
     def _embedded(self, views: _Views, given: State) -> torch.Tensor:
         each = range(self._plan.views)
         means, projections = ([given[f"{what}/{v}"] for v in each] for what in ("mean", "projection"))
         zeros = torch.zeros(self._records, self._plan.dimensions, dtype=torch.float64)
-        return _finite(otherwise(zeros, embedded, views, means, projections), "embedded records")
+        return finite(otherwise(zeros, embedded, views, means, projections), "embedded records")
 
     def _assigned(self, views: _Views, given: State) -> torch.Tensor:
         zeros = torch.zeros(self._records, dtype=torch.int64)
@@ -154,12 +160,12 @@ class CanonicalSite(SiteProgram):
         found: dict[str, torch.Tensor] = {}
         for number, view in enumerate(views, start=1):
             if view is not None:
-                sums, counts = discriminants.class_sums(view, assigned, self._plan.clusters)
+                sums, counts = discriminants.class_sums(view, assigned, self._plan.clusters, self._weights)
                 found |= {f"view-{number}/sums": sums, f"view-{number}/counts": counts}
         return found
 
 
-def _finite(records: torch.Tensor, what: str) -> torch.Tensor:
+def finite(records: torch.Tensor, what: str) -> torch.Tensor:
     """The records, with zeros for those that are not all finite."""
-    finite = torch.isfinite(records).all(dim=1, keepdim=True)
-    return records if all_finite(finite, what) else torch.where(finite, records, 0.0)
+    whole = torch.isfinite(records).all(dim=1, keepdim=True)
+    return records if all_finite(whole, what) else torch.where(whole, records, 0.0)

@@ -92,7 +92,8 @@ class WeightedMeanSite(SiteProgram):
 
     def use_unit_sums(self, sums: UnitSums) -> None:
         """Clip single records, or groups, from now on; the sum carries the noise."""
-        sums.plan(len(self._data.train_y), self._data.train_patients)
+        data = self._data
+        sums.plan(len(data.train_y), data.train_patients, blank=data.blank)
         self._sums = sums
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:

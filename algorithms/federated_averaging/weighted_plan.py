@@ -162,7 +162,7 @@ class WeightedPlan(Algorithm):
             return ()
         passes = self.setting.study.rounds * options.local_epochs
         records, patients = len(data.train_y), data.train_patients
-        return (Phase(TRAIN, records, options.batch_size, passes, patients=patients),)
+        return (Phase(TRAIN, records, options.batch_size, passes, patients=patients, blank=data.blank),)
 
     # --- what it may use ---
 

@@ -41,8 +41,8 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
     check_coupled(privacy, "fmcsc", f"sites with all views train on the {contrast}, which couples records")
     if privacy.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT:
         raise ConfigError(
-            'privacy.adjacency: "replace-patient" is not offered, for multi-view data sets do not say which '
-            "records are of one patient",
+            'privacy.adjacency: "replace-patient" is not offered, for its groups do not keep the records '
+            "of one patient together",
             remedy='leave it out: the usual relation, "replace-record", holds for one record per patient',
         )
     if options.weights == "mi":

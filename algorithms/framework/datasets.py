@@ -32,6 +32,7 @@ class SiteData:
     test_x: torch.Tensor  # [m, *input_shape] float32; m may be 0
     test_y: torch.Tensor  # [m] int64
     train_patients: tuple[int, ...] | None = None  # whose each record is, as numbers; None if unknown
+    blank: bool = False  # whether the one training record stands for none; under [privacy] it adds zeros
 
 
 @runtime_checkable
@@ -114,7 +115,7 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
         unfit(no_training_records(site_id))
         blank = torch.zeros(1, *input_shape), torch.zeros(1, dtype=torch.int64)
         patients = None if data.train_patients is None else (0,)
-        data = replace(data, train_x=blank[0], train_y=blank[1], train_patients=patients)
+        data = replace(data, train_x=blank[0], train_y=blank[1], train_patients=patients, blank=True)
     if data.train_patients is not None and len(data.train_patients) != len(data.train_y):
         raise DataError(
             f"{who} has not one patient per training record",
@@ -150,4 +151,4 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
             y = first_class_if_unknown(y, classes)
         checked += [x, y]
     train_x, train_y, test_x, test_y = checked
-    return SiteData(train_x, train_y, test_x, test_y, data.train_patients)
+    return SiteData(train_x, train_y, test_x, test_y, data.train_patients, data.blank)

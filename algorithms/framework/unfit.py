@@ -11,7 +11,7 @@ and its own people hear of it. In a simulation all records belong to whoever run
     an image                       blank: 0 everywhere, after normalising
     a report, or a token in it     no words; the token for an unknown word
     a patient's name               all records without one count as one patient
-    no training record at all      one blank record
+    no training record at all      one blank record, which adds zeros where records are to be hidden
 
 What does not follow from single values stays an error at both: files, columns, arrays, shapes and types.
 """

@@ -20,8 +20,16 @@ from numpy.typing import NDArray
 from secfed.errors import RangeError
 
 
-def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, classes: int) -> torch.Tensor:
+def contingency(
+    assigned: torch.Tensor,
+    labels: torch.Tensor,
+    clusters: int,
+    classes: int,
+    weights: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Count one site's records by cluster and class: [K, C] float64, from [n] int64 of each.
+
+    ``weights``, [n], are how much each record counts; 1 if left out.
 
     Security: a single-site value until it is inside a protected sum.
     """
@@ -31,7 +39,7 @@ def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, cla
         if len(values) and not 0 <= int(values.min()) <= int(values.max()) < limit:
             raise RangeError(f"a {what} lies outside 0 .. {limit - 1}", remedy=f"check the number of {what}s")
     cells = assigned.to("cpu", torch.int64) * classes + labels.to("cpu", torch.int64)
-    counts = torch.bincount(cells, minlength=clusters * classes)
+    counts = torch.bincount(cells, weights, minlength=clusters * classes)
     return counts.reshape(clusters, classes).to(torch.float64)
 
 

@@ -23,7 +23,7 @@ Source: Radford et al., "Learning Transferable Visual Models From Natural Langua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -68,13 +68,15 @@ def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
     return torch.where(finite, 1 + more.sum(dim=1), _NEVER)
 
 
-def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, float]:
-    """``recall_at_1`` and ``recall_at_5``, text to image, over consecutive batches; empty without pairs."""
+def recall(
+    image: torch.Tensor, text: torch.Tensor, batch: int, at: Sequence[int] = (1, 5)
+) -> dict[str, float]:
+    """``recall_at_1`` and so on, text to image, over consecutive batches; empty without pairs."""
     parts = [ranks(image[rows], text[rows]) for rows in batches(len(image), batch)]
     if not parts:
         return {}
     rank = torch.cat(parts)
-    return {f"recall_at_{k}": float((rank <= k).to(torch.float64).mean()) for k in (1, 5)}
+    return {f"recall_at_{k}": float((rank <= k).to(torch.float64).mean()) for k in at}
 
 
 def batches(pairs: int, batch: int) -> Iterator[slice]:
@@ -85,14 +87,19 @@ def batches(pairs: int, batch: int) -> Iterator[slice]:
         yield slice(start, start + batch)
 
 
+def drawn_batches(pairs: int, batch: int) -> list[torch.Tensor]:
+    """The positions in each batch that a site is evaluated on: the same in every round."""
+    order = torch.randperm(pairs, generator=torch.Generator().manual_seed(_ORDER_SEED))
+    return [order[part] for part in batches(pairs, batch)]
+
+
 def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.device) -> dict[str, float]:
     """What one site adds to the sums: its own recall and InfoNCE on its held-out pairs, by field name.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
     sums = dict.fromkeys(_BOUNDS, 0.0)
-    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(_ORDER_SEED))
-    rows = [order[part] for part in batches(len(pairs), batch)]
+    rows = drawn_batches(len(pairs), batch)
     model.eval()
     for part in rows:  # all of one size, so their mean is the mean over pairs
         with torch.no_grad():

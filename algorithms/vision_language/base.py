@@ -12,11 +12,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 import torch
-from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, check_image_text
 from secfed.algorithms.dro.answer import DroAnswer
@@ -25,23 +23,19 @@ from secfed.algorithms.framework.base import LOSS_BOUND, Metrics, SiteId, SitePr
 from secfed.algorithms.framework.datasets import check_pairs
 from secfed.algorithms.framework.parameters import (
     check_shapes,
-    read_parameters,
     shapes_of,
     trainable,
-    write_parameters,
 )
-from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.framework.server_state import MODEL, ModelServer, moved, part_of
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import Staged
 from secfed.algorithms.metrics import retrieval
-from secfed.algorithms.models import dual_encoder
 from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
+from secfed.algorithms.models.study_encoders import StudyEncoders
 from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions, check_privacy
 from secfed.algorithms.vision_language.plan import EVALUATE, EVERYONE, LOSS, Measures, Stage
 from secfed.config.cohort_rules import min_survivors
-from secfed.config.plugins import make
 from secfed.config.schema import OwnOptions
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import ConfigError, WrongState
@@ -74,7 +68,8 @@ class VlpAlgorithm(Staged[Stage]):
         check_privacy(options, study.privacy)
         self.setting, self.options = setting, options
         self.data: ImageTextData = setting.data
-        self.shapes = self._empty_network()
+        self._encoders = StudyEncoders(study, setting.data)
+        self.shapes = self._encoders.shapes
         self.names: tuple[str, ...] = trainable(self.shapes)
         self.encoder_names: tuple[str, ...] = tuple(self.shapes.encoder_names)
         self.align_names: tuple[str, ...] = tuple(self.shapes.align_names)  # and of the objective
@@ -86,47 +81,14 @@ class VlpAlgorithm(Staged[Stage]):
             opened, sites = study.protection.traits.hides_sites, len(setting.sites)
             self.rule.check_cohort(sites, min_survivors(study.protection, sites) if opened else None)
 
-    def _empty_network(self) -> DualEncoder:
-        model = self.setting.study.model
-        if isinstance(model, VisionLanguageOptions):
-            return dual_encoder.shapes_only(self.data, model)
-        return self._own_network(cast("OwnOptions", model))
-
-    def _own_network(self, model: OwnOptions) -> DualEncoder:
-        """A user's own: ``factory(image_shape, (text_length, vocabulary), **options)``."""
-        text = (self.data.text_length, self.data.vocabulary)
-        made: Any = make(model.name, "model.name", self.data.image_shape, text, **model.arguments)
-        needed = ("encode", "align", "objective", "encoder_names", "align_names")
-        if not isinstance(made, nn.Module) or any(not hasattr(made, name) for name in needed):
-            raise ConfigError(
-                f"model.name: {model.name!r} does not give a dual encoder",
-                remedy="return a torch.nn.Module with " + ", ".join(needed) + "; see "
-                "secfed.algorithms.models.dual_encoder",
-            )
-        return cast("DualEncoder", made)
-
-    @cached_property
+    @property
     def initial(self) -> State:
         """The initial model: the study's seed, or local weights."""
-        study = self.setting.study
-        with seeded(study.seed, "initial model"):
-            if isinstance(study.model, VisionLanguageOptions):
-                return read_parameters(dual_encoder.build(self.data, study.model, study.folder))
-            return read_parameters(self._own_network(cast("OwnOptions", study.model)))
+        return self._encoders.initial
 
     def network(self, parameters: State | None = None) -> DualEncoder:
         """A network on the study's device, in evaluation mode; without parameters, to write them into."""
-        model = self.setting.study.model
-        with seeded(0):
-            if isinstance(model, VisionLanguageOptions):
-                without = model.model_copy(update={"image_weights": None, "text_weights": None})
-                made = dual_encoder.build(self.data, without)
-            else:
-                made = self._own_network(cast("OwnOptions", model))
-        if parameters is not None:
-            write_parameters(made, parameters)
-        made.eval()
-        return made.to(self.device)
+        return self._encoders.network(self.device, parameters)
 
     @property
     def device(self) -> torch.device:

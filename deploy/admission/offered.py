@@ -44,7 +44,7 @@ def plan_digest(study: Study, algorithm: Algorithm, sites: Sequence[str], roster
             exchange.name,
             exchange.layout.digest.hex(),
             list(cohort),
-            threshold(study.protection, count, len(cohort)),
+            threshold(study.protection, count, len(cohort), len(cohort)),
         ]
         for _, exchange, cohort in _planned(study, algorithm, sites, roster)
     ]
@@ -88,12 +88,13 @@ def check_limits(terms: Terms, roster: Roster, limits: SiteLimits, own: str) -> 
 
     Source: the rules for message 0, :mod:`secfed.crypto.specification`.
     """
-    study, count = terms.study, len(roster.sites)
+    study, count, general = terms.study, len(roster.sites), limits
     colluders = thresholds.default_colluders(count) if limits.colluders is None else limits.colluders
     for number, exchange, cohort in _planned(study, terms.algorithm, terms.sites, roster):
         if own not in cohort:
             continue
-        answers = threshold(study.protection, count, len(cohort))
+        limits = general.of_exchange(len(cohort))
+        answers = threshold(study.protection, count, len(cohort), len(cohort))
         if len(cohort) < limits.min_cohort:
             raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(cohort)} sites")
         is_safe = not study.protection.traits.opened_by_shares or thresholds.is_safe(

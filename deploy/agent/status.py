@@ -109,7 +109,8 @@ class StatusBoard:
     def _write(self) -> None:
         self._content["time_s"] = int(self._clock())
         try:
-            private_files.replace(self.path, private_files.to_json(self._content))
+            # Written with every message, and anew when the agent starts: not worth waiting for the disk.
+            private_files.replace(self.path, private_files.to_json(self._content), synced=False)
         except (ConfigError, OSError) as error:
             if not self._unwritten:  # once, not with every message for as long as the disk is full
                 log.warning("the status is not up to date, and the agent goes on: %s", error)

@@ -159,6 +159,7 @@ class Aggregator:
 
     def _carrier(self, log: Log) -> MeasuredTransport:
         protection = self._central.study.protection
+        of_exchange = protection.max_dropouts is not None and self._service.quorum is None
         return MeasuredTransport(
             self._server,
             log,
@@ -167,6 +168,7 @@ class Aggregator:
             self._stopper,
             deadline_s=protection.deadline_s,
             quorum=self._quorum,
+            needed_of=self._central.threshold if of_exchange else lambda asked: asked,
             silent_s=self._service.silent_s,
             wait_for_result=not protection.traits.aggregator_reads_sums,
             rounds=self._central.study.rounds,

@@ -41,7 +41,8 @@ class MeasuredTransport(Watcher):
     stopper: Stopper
     _: KW_ONLY
     deadline_s: float  # that sites have for a step
-    quorum: int  # no exchange begins before so many of its sites are there
+    quorum: int  # no exchange begins before so many of its sites are there,
+    needed_of: Callable[[int], int] = lambda asked: asked  # or so many of those that it asks
     silent_s: float  # a site without a sign of life for so long counts as missing
     wait_for_result: bool  # whether sites do lasting work on a result (encrypted protection: they decrypt it)
     rounds: int | None = None  # of the study, for the operator
@@ -100,7 +101,7 @@ class MeasuredTransport(Watcher):
 
     def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
         """Wait until enough sites are there: rounds that must fail are not begun."""
-        needed = min(self.quorum, len(requests))
+        needed = min(self.quorum, len(requests), self.needed_of(len(requests)))
         told: tuple[tuple[SiteId, ...], list[str]] | None = None
         while True:
             there = self._link.wait_for(tuple(requests), needed, _LOOK_S, within_s=self.silent_s)

@@ -103,7 +103,9 @@ class CentralRun:
     def _assemble(self) -> StudyRun:
         central, kept = self._central, self._kept
         study = central.study
-        rules = Rules.of(study, self._identity, central.roster, central.protection, central.asked)
+        rules = Rules.of(
+            study, self._identity, central.roster, central.protection, central.asked, central.names
+        )
         sums = self._out / SUMS_FOLDER
         algorithm, start = central.algorithm, central.start
         return make_run(algorithm, study.rounds, rules, self._ask, kept.log, kept, start=start, sums=sums)

@@ -49,7 +49,13 @@ class CentralStudy:
                 f"{study.protection.min_cohort}",
                 remedy="name more sites",
             )
-        self.algorithm: Algorithm = with_privacy(study, build(study), len(self.names))
+        left_out, most = len(self.names) - len(self.asked), study.protection.max_dropouts
+        if most is not None and left_out > most:
+            raise ConfigError(
+                f"--sites: leaves out {left_out} sites, and protection.max_dropouts is {most}",
+                remedy="name more sites",
+            )
+        self.algorithm: Algorithm = with_privacy(study, build(study), self.names)
         self.protection = make_protection(study.protection, self.algorithm, study.rounds, self.names)
         # None for the seed's, and where only the sites run the server program: each has the model at home.
         self.start: State | None = None
@@ -64,5 +70,5 @@ class CentralStudy:
             )
 
     def threshold(self, cohort: int) -> int:
-        """Answers that a cohort of this size needs."""
-        return threshold(self.study.protection, len(self.roster.sites), cohort)
+        """Answers that a cohort of this size needs where the study asks no other sites."""
+        return threshold(self.study.protection, len(self.roster.sites), cohort, cohort)

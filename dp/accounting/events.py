@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -174,9 +175,9 @@ def compose(events: Iterable[Event]) -> tuple[Event, ...]:
     Order does not matter to any accountant, so two halves of a run compose to exactly the whole.
     """
     totals: dict[Event, int] = {}
-    for event in events:
+    for event, copies in Counter(events).items():  # first: a ledger has hundreds of equal ones
         mechanism = event.repeated(1)
-        totals[mechanism] = totals.get(mechanism, 0) + event.times
+        totals[mechanism] = totals.get(mechanism, 0) + copies * event.times
     merged = [mechanism.repeated(times) for mechanism, times in totals.items()]
     return tuple(sorted(merged, key=to_json))
 

@@ -83,6 +83,7 @@ class Ledger:
         self._recorded = tuple(one for one in recorded if one.dataset == dataset)
         self._newest: bytes | None = None  # head after the last use here
         self._verified: Verified | None = None  # what the last use verified
+        self._read: dict[bytes, Spent] = {}  # by the hash of their entries: hundreds are read with each use
         with self._writing():
             pass  # verifies, opens and records the budgets
 
@@ -128,7 +129,8 @@ class Ledger:
                     return paid
                 body["release"] = release
             refuse_ahead(self.path, entries, checked_s(self.path, self._clock()), _ANEW)
-            standings = self._standings([*spent_of(entries), Spent(event, now_s, record_private)], now_s)
+            spent = [*self._spent_of(entries), Spent(event, now_s, record_private)]
+            standings = self._standings(spent, now_s)
             over = [item for item in standings if item.exceeded]
             if over:
                 refused = {**body, "budgets": [item.budget.to_value() for item in over]}
@@ -154,7 +156,8 @@ class Ledger:
             elif own or first is None:
                 return  # the running exchange may be paid
             now_s = self._now_s(entries)
-            for item in self._standings([*spent_of(entries), Spent(first, now_s, record_private)], now_s):
+            spent = [*self._spent_of(entries), Spent(first, now_s, record_private)]
+            for item in self._standings(spent, now_s):
                 if item.exceeded:
                     raise self._exceeded("the next payment", study, item.budget)
 
@@ -165,6 +168,14 @@ class Ledger:
     def _note_id(self) -> str | None:
         """The release id of a note that is not given one."""
         return None
+
+    def _spent_of(self, entries: Sequence[Entry]) -> list[Spent]:
+        self._read = {
+            entry.hash: self._read.get(entry.hash) or Spent.from_body(entry.body)
+            for entry in entries
+            if entry.kind == SPENT
+        }
+        return list(self._read.values())
 
     def _standings(self, spent: Sequence[Spent], now_s: int) -> list[Standing]:
         return [standing(budget, spent, now_s, self._accountant) for budget in self.budgets]
@@ -202,7 +213,7 @@ class Ledger:
     def standings(self) -> tuple[Standing, ...]:
         """Where every budget stands now."""
         with self._writing() as (_, entries):
-            return tuple(self._standings(spent_of(entries), self._now_s(entries)))
+            return tuple(self._standings(self._spent_of(entries), self._now_s(entries)))
 
     @property
     def head(self) -> bytes:
@@ -255,11 +266,11 @@ class Ledger:
 
     def _check_recorded(self, entries: Sequence[Entry]) -> None:
         """Refuse a ledger that lacks what a transcript recorded, or what this process saw in it."""
-        hashes = {entry.hash.hex() for entry in entries}
+        hashes = {entry.hash.hex() for entry in entries} if self._recorded else set()
         missing = [one for one in self._recorded if one.head not in hashes]
         if missing:
             raise TranscriptError(f"{self.path}: {lacking(missing)}", remedy=_RESTORE)
-        if self._newest is not None and self._newest.hex() not in hashes:
+        if self._newest is not None and all(entry.hash != self._newest for entry in reversed(entries)):
             raise TranscriptError(
                 f"{self.path}: it was replaced while it was in use, by an older copy or a second history",
                 remedy=_RESTORE,

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -100,23 +100,9 @@ class SkellamTarget:
         """Where Chernoff's bound on the tail passes 2^-200."""
         return skellam_tail(self.variance, _TAIL_BITS)
 
-    @cached_property
+    @property
     def _table(self) -> tuple[Decimal, ...] | None:
-        """ln(I_k / I_0) for every k up to the reach, for small variances."""
-        if self.variance >= _SMALL_VARIANCE:
-            return None
-        with localcontext() as context:
-            context.prec = _DIGITS
-            argument, top = Decimal(self.variance), int(self.reach) + 2
-            # Miller's method: start far above `top` from arbitrary values; the error decays like I_n / I_top.
-            start = 2 * top + 200
-            above, here = Decimal(0), Decimal(1)
-            values = [Decimal(0)] * (top + 1)
-            for order in range(start, -1, -1):
-                if order <= top:
-                    values[order] = here
-                above, here = here, above + here * 2 * order / argument
-            return tuple((value / values[0]).ln() for value in values)
+        return None if self.variance >= _SMALL_VARIANCE else _skellam_table(self.variance)
 
     @cached_property
     def _float_table(self) -> NDArray[np.float64] | None:
@@ -169,6 +155,23 @@ class SkellamTarget:
 
 
 Target = RoundedNormal | DiscreteGaussian | SkellamTarget
+
+
+@lru_cache(maxsize=16)  # a study has few variances, and each exchange makes its samplers anew
+def _skellam_table(variance: float) -> tuple[Decimal, ...]:
+    """ln(I_k / I_0) for every k up to the reach, for small variances."""
+    with localcontext() as context:
+        context.prec = _DIGITS
+        argument, top = Decimal(variance), int(skellam_tail(variance, _TAIL_BITS)) + 2
+        # Miller's method: start far above `top` from arbitrary values; the error decays like I_n / I_top.
+        start = 2 * top + 200
+        above, here = Decimal(0), Decimal(1)
+        values = [Decimal(0)] * (top + 1)
+        for order in range(start, -1, -1):
+            if order <= top:
+                values[order] = here
+            above, here = here, above + here * 2 * order / argument
+        return tuple((value / values[0]).ln() for value in values)
 
 
 def _exact_series(variance: Decimal, ratio: Decimal, root: Decimal) -> Decimal:

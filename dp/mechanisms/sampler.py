@@ -6,40 +6,47 @@ added to (Mironov 2012). Here noise is an *integer*, drawn exactly, and added to
 Method. Magnitudes are cut into bands of a power-of-two width. Integer band weights bound the target
 density from above and sum to exactly 2^32, so 32 uniform bits choose a band without error, further bits
 choose a place in it uniformly, and the place is accepted with probability density / bound. That last
-comparison, "is a uniform real below this probability", is first made in double precision with an error
-margin; in the rare case (about 2^-30) that the margin cannot decide, both sides are extended to more
-than 250 bits and compared in decimal arithmetic. What is left: mass beyond ``reach``, below 2^-200 per
-draw, and ties of 256-bit numbers.
+comparison, "is a uniform real below this probability", is made as coarsely as will do: by 15 bits of the
+uniform number and a table (:mod:`secfed.dp.mechanisms.bands`); for one candidate in 500 that is too coarse,
+and double precision with an error margin decides; in the rare case (about 2^-30) that the margin cannot,
+both sides are extended to more than 250 bits and compared in decimal arithmetic.
+
+Exactness. Band b is chosen with probability weight_b / 2^32, and x in it is accepted with probability
+density(x) scale / weight_b: together density(x) scale / 2^32, so what is accepted has the target's law,
+whatever the weights. A coarser comparison only ever gives the finer one's answer for the same bits, so it
+changes the speed and no number. What is left: mass beyond ``reach``, below 2^-200 per draw, and ties of
+256-bit numbers.
 
 Source: rejection with lazily refined comparisons as in Karney 2016 ("Sampling exactly from the normal
-distribution", ACM TOMS 42) and Haney et al. 2022 (interval refining); targets: Canonne, Kamath, Steinke
-2020 (discrete Gaussian), Agarwal, Kairouz, Liu 2021 (Skellam).
+distribution", ACM TOMS 42) and Haney et al. 2022 (interval refining); a table before the comparison as in
+Marsaglia and Tsang 2000 ("The ziggurat method", JSS 5); targets: Canonne, Kamath, Steinke 2020 (discrete
+Gaussian), Agarwal, Kairouz, Liu 2021 (Skellam).
 
-Security: running time depends on how many candidates are rejected in a block of 8192, which is almost
-independent of any one value; it is not constant.
+Security: running time depends on how many candidates are rejected or undecided in a block of 8192, which
+is almost independent of any one value; it is not constant. A site that works again on an interrupted
+exchange, perhaps with newer software, draws its noise again from the stored key: numbers for given words
+must stay what they are, or two releases leave for one payment.
 """
 
 from __future__ import annotations
 
-import math
 from decimal import Decimal, localcontext
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.dp.mechanisms.bands import CELL_BITS, SURE_BITS, TOP_BITS, Bands
 from secfed.dp.mechanisms.distributions import DiscreteGaussian, RoundedNormal, SkellamTarget, Target
 from secfed.dp.mechanisms.randomness import SecureRandom
 
 __all__ = ["DiscreteGaussian", "NoiseSampler", "RoundedNormal", "SkellamTarget", "Target"]
 
-_BLOCK: Final = 8192
-_SELECT_BITS: Final = 32
+_BLOCK: Final = 8192  # candidates; their words and the scratch stay in a second-level cache
 _ACCEPT_BITS: Final = 31
 _MARGIN: Final = 2.0**-36  # over the error of `Target.log_ratio` (below 2^-38) and of the exponential
 _EXTRA_WORDS: Final = 4
 _DIGITS: Final = 120
-_BANDS_PER_DEVIATION: Final = 8
 
 
 class NoiseSampler:
@@ -53,17 +60,7 @@ class NoiseSampler:
     def __init__(self, target: Target, random: SecureRandom, *, margin: float = _MARGIN) -> None:
         self.target = target
         self._random, self._margin = random, margin
-        self._width_bits = max(0, math.floor(math.log2(target.deviation / _BANDS_PER_DEVIATION)))
-        starts = np.arange(0.0, target.reach, 2.0**self._width_bits)
-        density = np.exp(target.log_ratio(starts))
-        # Weights floor(f K) + 1 exceed f K; what is missing to 2^32 goes to band 0.
-        scale = float((2**_SELECT_BITS - len(starts)) / density.sum())
-        weights = np.floor(density * scale).astype(np.int64) + 1
-        weights[0] += 2**_SELECT_BITS - int(weights.sum())
-        self._weights = weights
-        self._scale = scale * (1.0 - 2.0**-30)  # keeps every acceptance probability below one
-        self._edges = np.cumsum(weights)[:-1].astype(np.uint32)
-        self._log_bound = np.log(self._scale) - np.log(weights)
+        self._bands = Bands(target, margin)
         self._left: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def take(self, count: int) -> NDArray[np.int64]:
@@ -79,32 +76,58 @@ class NoiseSampler:
         return out
 
     def _block(self) -> NDArray[np.int64]:
-        """One block of candidates, the rejected ones left out."""
+        """One block of candidates, the rejected ones left out.
+
+        One word chooses: 32 bits the band, then the sign, then 31 bits of the uniform number. A second
+        word is the place in the band.
+        """
         words = self._random.words(2 * _BLOCK)
         choice, place = words[:_BLOCK], words[_BLOCK:]
-        band = np.searchsorted(self._edges, (choice >> np.uint64(32)).astype(np.uint32), side="right")
-        negative = (choice >> np.uint64(_ACCEPT_BITS)) & np.uint64(1) == 1
+        bands = self._bands
+        band = bands.named.take((choice >> np.uint64(64 - TOP_BITS)).view(np.int64)).astype(np.int64)
+        cell = (place >> np.uint64(64 - CELL_BITS)).view(np.int64)
+        cell += band << CELL_BITS
+        uniform = choice.view("<u2")[1::4] & np.uint16(2**SURE_BITS - 1)  # the first of its bits
+        accepted = uniform < bands.sure.take(cell)
+        unsure = np.flatnonzero(~accepted)
+        unsure = unsure[uniform[unsure] < bands.over.take(cell[unsure])]
+        if unsure.size:
+            band[unsure] = bands.of((choice[unsure] >> np.uint64(32)).astype(np.uint32))
+            accepted[unsure] = self._compare(band[unsure], choice[unsure], place[unsure])
+        # The top bits of the place are whole numbers within the band, the next one is a half.
+        halves = (place >> np.uint64(63 - bands.width_bits)).view(np.int64)
+        halves += band << (bands.width_bits + 1)
+        if self.target.continuous:
+            halves += 1  # to the nearest integer
+        halves >>= 1
+        sign = choice.view("<i8") << np.int64(32)
+        sign >>= 63  # 0, or -1 for a negative number
+        halves ^= sign
+        if not self.target.continuous:
+            accepted &= halves != -1  # a negative zero: zero has one sign only
+        halves -= sign
+        return np.asarray(halves[accepted])
+
+    def _compare(
+        self, band: NDArray[np.int64], choice: NDArray[np.uint64], place: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """The acceptance test in double precision, and exactly where that cannot tell: [n] bool."""
+        bits = self._bands.width_bits
         uniform = (choice & np.uint64(2**_ACCEPT_BITS - 1)).astype(np.float64)
-        bits = np.uint64(self._width_bits)
-        # The top bits are the whole part within the band, the others a fraction of one.
-        whole = (place >> (np.uint64(64) - bits)).astype(np.int64) if bits else np.zeros(_BLOCK, np.int64)
-        whole += band << self._width_bits
-        fraction = place << bits
+        whole = (place >> np.uint64(1) >> np.uint64(63 - bits)).view(np.int64)
+        whole += band << bits
+        fraction = place << np.uint64(bits)
         magnitude = whole.astype(np.float64)
         if self.target.continuous:
             magnitude += fraction.astype(np.float64) * 2.0**-64
-        chance = np.exp(self.target.log_ratio(magnitude) + self._log_bound[band])
-        accepted = uniform + 1.0 <= (chance - self._margin) * 2.0**_ACCEPT_BITS
+        chance = np.exp(self.target.log_ratio(magnitude) + self._bands.log_bound[band])
+        accepted = np.asarray(uniform + 1.0 <= (chance - self._margin) * 2.0**_ACCEPT_BITS)
         unsure = ~accepted & (uniform < (chance + self._margin) * 2.0**_ACCEPT_BITS)
         for index in np.flatnonzero(unsure):
             accepted[index] = self._decide(
                 int(band[index]), int(whole[index]), int(fraction[index]), int(uniform[index])
             )
-        if self.target.continuous:
-            whole += (fraction >> np.uint64(63)).astype(np.int64)  # to the nearest integer
-        else:
-            accepted &= ~(negative & (whole == 0))  # zero has one sign only
-        return np.asarray(np.where(negative, -whole, whole)[accepted])
+        return accepted
 
     def _decide(self, band: int, whole: int, fraction: int, uniform: int) -> bool:
         """The acceptance test to more than 250 bits."""
@@ -117,9 +140,10 @@ class NoiseSampler:
             magnitude = Decimal(whole)
             if self.target.continuous:
                 # The fraction's low `width_bits` bits were shifted in as zeros: refill them too.
-                known = fraction >> self._width_bits
-                depth = 64 - self._width_bits + tail_bits
+                width_bits = self._bands.width_bits
+                depth = 64 - width_bits + tail_bits
+                known = fraction >> width_bits
                 magnitude += Decimal((known << tail_bits) + more_fraction) / Decimal(2**depth)
             drawn = Decimal((uniform << tail_bits) + more_uniform) / Decimal(2 ** (_ACCEPT_BITS + tail_bits))
-            bound = Decimal(self._scale) / Decimal(int(self._weights[band]))
+            bound = Decimal(self._bands.scale) / Decimal(int(self._bands.weights[band]))
             return drawn < self.target.exact_log_ratio(magnitude).exp() * bound

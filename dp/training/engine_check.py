@@ -23,7 +23,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import nn
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def checked_engine(
-    name: EngineName, engine: Engine, model: nn.Module, loss: DeclaredLoss, like: Batch
+    name: EngineName | Literal["exact"], engine: Engine, model: nn.Module, loss: DeclaredLoss, like: Batch
 ) -> Engine:
     """Compare sums of gradients of made-up records, unclipped and clipped; ConfigError where they differ.
 

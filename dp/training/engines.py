@@ -4,8 +4,8 @@ All three add to the same accumulator, and all are checked against the loop. Wha
 
 * ``loop``: one forward and backward per unit. The reference, and the only engine for groups of records.
 * ``hooks``: per-record gradients of a whole batch from Opacus's hooks; for GPUs and small models.
-* ``ghost``: the same hooks, but linear and embedding layers need no per-record gradients in memory
-  (:mod:`secfed.dp.training.book_keeping`).
+* ``ghost``: the fastest. The usual layers need no per-record gradients in memory: see
+  :mod:`secfed.dp.training.ghost` for which, and :mod:`secfed.dp.training.book_keeping` for why it is sound.
 
 What is measured is what is added: every engine computes norms in float64, from the same numbers that it then
 scales and adds. A norm from one computation and a gradient from another would be two roundings of one sum,
@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from torch import nn
 
+from secfed.dp.training.book_keeping import Totals, row_squares
 from secfed.dp.training.guards import ForwardCounter, check_hooked, unchanged_buffers
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from secfed.dp.training.book_keeping import Book
+    from secfed.dp.training.ghost import BookHooks
 
 EngineName = Literal["hooks", "ghost", "loop"]
 
@@ -44,17 +45,28 @@ class ClippedSum:
     exactly in float64, so the sum does not depend on order or device, and one unit moves it by at most
     C + grid * sqrt(d) / 2: floating-point addition has no such bound
     (Casacuberta, Shoemate, Vadhan, Wagaman 2022). C may be infinite; a grid of 0 does not round, which is
-    only for sums without noise. ``units`` were added, ``within`` of them had a norm of at most C.
+    only for sums without noise. ``units`` were added, ``within`` of them had a norm of at most C. A sum that
+    nobody needs any more gives its memory to one made ``instead_of`` it: fresh pages cost more than zeros.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], *, clip_norm: float, grid: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        clip_norm: float,
+        grid: float,
+        instead_of: ClippedSum | None = None,
+    ) -> None:
         self.parameters, self.clip_norm, self.grid = parameters, clip_norm, grid
         self.units = self.within = 0
         devices = {value.device for value in parameters.values()}
         if len(devices) != 1:
             raise ConfigError("private training needs all trainable parameters on one device")
         sizes = [value.numel() for value in parameters.values()]
-        self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop())
+        if instead_of is not None:
+            self._flat: torch.Tensor = instead_of._flat.zero_()
+        else:
+            self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop())
         views = torch.split(self._flat, sizes)
         self.sums = {
             name: view.view(value.shape)
@@ -79,7 +91,7 @@ class ClippedSum:
         step = max(1, _CHUNK_ELEMENTS // max(1, self.sums[name].numel()))
         for start in range(0, len(rows), step):
             part = rows[start : start + step].to(torch.float64)
-            part *= self._scale(factors[start : start + step]).reshape(-1, *[1] * (part.dim() - 1))
+            part *= self.scale(factors[start : start + step]).reshape(-1, *[1] * (part.dim() - 1))
             self.sums[name] += (part.round_() if self.grid else part).sum(dim=0)
 
     def add_unit(self, gradients: Sequence[torch.Tensor | None]) -> None:
@@ -91,18 +103,23 @@ class ClippedSum:
         flat = torch.cat(parts).to(torch.float64)
         factor = self.factors(torch.linalg.vector_norm(flat)[None])
         if float(factor) > 0:
-            flat *= self._scale(factor)
+            flat *= self.scale(factor)
             self._flat += flat.round_() if self.grid else flat
 
-    def add_sum(self, name: str, total: torch.Tensor) -> None:
-        """Add a sum of already clipped gradients of one parameter; once in a release.
+    def round(self) -> None:
+        """Round the sum to the grid, where terms were added that were not; once in a release.
 
         Rounding the sum instead of its terms moves two neighbouring sums apart by up to grid * sqrt(d).
         """
-        values = total.to(torch.float64)
-        self.sums[name] += torch.round(values / self.grid) if self.grid else values
+        if self.grid:
+            self._flat.round_()
 
-    def _scale(self, factors: torch.Tensor) -> torch.Tensor:
+    def is_finite(self) -> bool:
+        """Whether every number of the sum is finite."""
+        return bool(torch.isfinite(self._flat.sum()))  # none is so large that only their sum is infinite
+
+    def scale(self, factors: torch.Tensor) -> torch.Tensor:
+        """What gradients are multiplied by before they are added, in units of the grid."""
         return factors / self.grid if self.grid else factors
 
 
@@ -137,10 +154,7 @@ class LoopEngine(Engine):
 
 
 class HookedEngine(Engine):
-    """Clips the records of a batch after one forward and one backward pass; use inside :func:`attached`.
-
-    Layers give gradients per record, or books where the hooks keep them.
-    """
+    """Clips the records of a batch after one forward and one backward pass; use inside :func:`attached`."""
 
     def __init__(self, model: nn.Module, loss: DeclaredLoss, counter: ForwardCounter, hooks: Any) -> None:
         self._model, self._loss, self._counter, self._hooks = model, loss, counter, hooks
@@ -165,7 +179,6 @@ class HookedEngine(Engine):
     def abandon(self) -> None:
         """Opacus pairs activations with gradients by the order of passes, so none may be left over."""
         self._counter.restart()
-        self._books()
         _remove(self._model.modules(), "activations", "max_batch_len")
         _remove(self._model.parameters(), "_current_grad_sample")
         for value in self._model.parameters():
@@ -176,37 +189,22 @@ class HookedEngine(Engine):
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """The rows of each batch at once."""
-        names = {id(value): name for name, value in into.parameters.items()}
-        totals: dict[str, torch.Tensor] = {}
         for batch in units:
             losses = self._losses(batch)
             losses.sum().backward()  # type: ignore[no-untyped-call]
-            books = self._books()
-            norms = {
-                names[id(value)]: _leading(names[id(value)], squares.sqrt(), len(losses))
-                for book in books
-                for value, squares in book.squares()
-            }
             rows = {
                 name: _leading(name, getattr(value, "grad_sample", None), len(losses))
                 for name, value in into.parameters.items()
-                if name not in norms
             }
             for name in rows:
                 if (padding := self._padding.get(id(into.parameters[name]))) is not None:
                     rows[name][:, padding] = 0.0
-            factors = into.factors(joint_norms([*norms.values(), *rows.values()], len(losses)))
+            factors = into.factors(joint_norms(list(rows.values()), len(losses)))
             for name, part in rows.items():
                 into.add_rows(name, part, factors.to(part.device))
-            for book in books:
-                for value, found in book.sums(factors):
-                    name = names[id(value)]
-                    totals[name] = totals[name] + found if name in totals else found
             for value in into.parameters.values():
                 value.grad_sample = None  # type: ignore[attr-defined]
                 value.grad = None
-        for name, total in totals.items():
-            into.add_sum(name, total)
 
     def _losses(self, batch: Batch) -> torch.Tensor:
         """One loss per record, after a forward pass that ran every layer exactly once: [B]."""
@@ -220,24 +218,54 @@ class HookedEngine(Engine):
             )
         return losses
 
-    def _books(self) -> list[Book]:
-        """The books of the pass just done; none with plain hooks."""
-        kept: list[Book] = getattr(self._hooks, "books", [])
-        books = kept.copy()
-        kept.clear()
-        return books
+
+class GhostEngine(HookedEngine):
+    """Clips the records of a batch by books; use inside :func:`attached`."""
+
+    def __init__(
+        self, model: nn.Module, loss: DeclaredLoss, counter: ForwardCounter, hooks: BookHooks
+    ) -> None:
+        super().__init__(model, loss, counter, hooks)
+        self._book_hooks = hooks
+
+    def abandon(self) -> None:
+        """Forget what was kept of the pass."""
+        self._counter.restart()
+        self._book_hooks.clear()
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """The rows of each batch at once; once in a release, because the sum is rounded to the grid here."""
+        totals = Totals({id(value): into.sums[name] for name, value in into.parameters.items()})
+        for batch in units:
+            losses = self._losses(batch)
+            books = self._book_hooks.books(losses)
+            with torch.no_grad():
+                squares = {id(value): found for book in books for value, found in book.squares()}
+                measured = [
+                    _leading(name, squares.get(id(value)), len(losses))
+                    for name, value in into.parameters.items()
+                ]
+                factors = into.factors(torch.stack(measured).sum(dim=0).sqrt())
+                # A factor of zero does not silence NaN: such records are left out.
+                kept = factors > 0
+                some = None if bool(kept.all()) else kept
+                scaled = into.scale(factors if some is None else factors[some])
+                for book in books:
+                    book.add(scaled, some, totals)
+        into.round()
 
 
 def joint_norms(rows: Sequence[torch.Tensor], count: int) -> torch.Tensor:
     """L2 norm of every unit over all parameters, in float64: [count]."""
     squares = torch.zeros(count, dtype=torch.float64)
     for part in rows:
-        norm = torch.linalg.vector_norm(part.reshape(count, -1), dim=1, dtype=torch.float64)
-        squares = squares.to(norm.device) + norm**2
+        found = row_squares(part)
+        squares = squares.to(found.device) + found
     return squares.sqrt()
 
 
 def _leading(name: str, rows: object, count: int) -> torch.Tensor:
+    """What a parameter has for each of ``count`` records; ConfigError if it has not."""
     if not isinstance(rows, torch.Tensor) or rows.shape[:1] != (count,):
         raise ConfigError(
             f"parameter {name!r} has no gradient for each of the {count} records",
@@ -256,7 +284,7 @@ def check_engine_fits(name: EngineName, model: nn.Module, expected_units: float 
             remedy='use smaller batches, or engine = "hooks"',
         )
     if name != "loop":
-        check_hooked(model)
+        check_hooked(model, expand=name == "ghost")
 
 
 @contextmanager
@@ -267,23 +295,23 @@ def attached(name: EngineName, model: nn.Module, loss: DeclaredLoss) -> Iterator
         return
     from opacus.grad_sample import GradSampleHooks
 
-    from secfed.dp.training.book_keeping import BookKeepingHooks
+    from secfed.dp.training.ghost import BookHooks
 
     check_engine_fits(name, model)
     with warnings.catch_warnings():
         # The first layer's inputs need no gradient, so torch says what its hook does then: what we want.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        hooks: Any
         try:
-            hooks = (
-                BookKeepingHooks(model) if name == "ghost" else GradSampleHooks(model, loss_reduction="sum")
-            )
+            hooks = BookHooks(model) if name == "ghost" else GradSampleHooks(model, loss_reduction="sum")
         except NotImplementedError as problem:
             raise ConfigError(
                 f"Opacus cannot hook this model: {problem}", remedy='use engine = "loop"'
             ) from None
-        counter = ForwardCounter(model)
+        counter = ForwardCounter(model, expand=name == "ghost")
+        engine = GhostEngine if name == "ghost" else HookedEngine
         try:
-            yield HookedEngine(model, loss, counter, hooks)
+            yield engine(model, loss, counter, hooks)
         finally:
             counter.close()
             hooks.remove_hooks()

@@ -19,8 +19,8 @@ from secfed.errors import ConfigError
 _LOOP = 'use engine = "loop"'
 
 
-def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Parameter]:
-    """Checks that hold for every engine; returns the trainable parameters by name."""
+def check_model(model: nn.Module, optimiser: Optimizer | None = None) -> dict[str, nn.Parameter]:
+    """Checks that hold for every engine, with its optimiser if any; returns the trainable parameters."""
     for name, module in model.named_modules():
         statistics = isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
         if isinstance(module, _BatchNorm) or (statistics and module.track_running_stats):
@@ -39,7 +39,7 @@ def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Paramete
     if not parameters:
         raise ConfigError("the model has no trainable parameters")
     known = {id(value) for value in model.parameters()}
-    for group in optimiser.param_groups:
+    for group in [] if optimiser is None else optimiser.param_groups:
         if any(id(value) not in known for value in group["params"]):
             raise ConfigError(
                 "the optimiser steps a parameter that is not in the model, so its gradient gets no noise",
@@ -48,7 +48,7 @@ def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Paramete
     return parameters
 
 
-def _is_sampled(module: nn.Module) -> bool:
+def is_sampled(module: nn.Module) -> bool:
     """Whether Opacus has a hand-written rule for this type of layer.
 
     Any other layer with parameters of its own is recomputed inside ``vmap``, with everything below it.
@@ -58,8 +58,27 @@ def _is_sampled(module: nn.Module) -> bool:
     return type(module) in GradSampleHooks.GRAD_SAMPLERS
 
 
-def check_hooked(model: nn.Module) -> None:
-    """Checks of a model that passed :func:`check_model`, for engines that use Opacus's hooks."""
+def own_trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters that a module owns itself, by their names in it."""
+    return {name: value for name, value in module.named_parameters(recurse=False) if value.requires_grad}
+
+
+def is_expanded(module: nn.Module) -> bool:
+    """Whether all that a module owns itself are tokens and tables [1, T, d], which broadcast over records.
+
+    The engine "ghost" gives each record a copy of its own, so such a module need not be recomputed. One that
+    uses them otherwise is found by the comparison with the loop.
+    """
+    own = own_trainable(module).values()
+    shaped = all(value.dim() == 3 and len(value) == 1 for value in own)
+    return bool(own) and shaped and not is_sampled(module)
+
+
+def check_hooked(model: nn.Module, *, expand: bool = False) -> None:
+    """Checks of a model that passed :func:`check_model`, for engines that use hooks.
+
+    ``expand``: modules of :func:`is_expanded` are not recomputed.
+    """
     owners: dict[int, str] = {}
     for name, module in model.named_modules():
         if getattr(module, "inplace", False):
@@ -67,14 +86,14 @@ def check_hooked(model: nn.Module) -> None:
                 f"layer {name!r} ({type(module).__name__}) works in place, which hooks cannot follow",
                 remedy=f"set inplace=False, or {_LOOP}",
             )
-        own = [value for value in module.parameters(recurse=False) if value.requires_grad]
+        own = own_trainable(module).values()
         for value in own:
             if owners.setdefault(id(value), name) != name:
                 raise ConfigError(
                     f"layers {owners[id(value)]!r} and {name!r} share a parameter",
                     remedy=f"untie it, or {_LOOP}",
                 )
-        if not own or _is_sampled(module):
+        if not own or is_sampled(module) or (expand and is_expanded(module)):
             continue
         if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
             raise ConfigError(
@@ -116,11 +135,11 @@ class ForwardCounter:
     passes is not differentiated (opacus issue 461); a layer that does not run has no gradient to clip.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, expand: bool = False) -> None:
         self.enabled = True
         self._counts: dict[str, int] = {}
         self._handles = []
-        for name, module in _hooked(model, ""):
+        for name, module in hooked_layers(model, expand=expand):
             self._counts[name] = 0
             # Before the layer runs, so that this refusal comes before any of Opacus's.
             self._handles.append(module.register_forward_pre_hook(self._count(name)))
@@ -159,11 +178,13 @@ class ForwardCounter:
             handle.remove()
 
 
-def _hooked(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """The layers that Opacus hooks: those with trainable parameters of their own, outermost first."""
-    if any(value.requires_grad for value in module.parameters(recurse=False)):
+def hooked_layers(
+    module: nn.Module, name: str = "", *, expand: bool = False
+) -> Iterator[tuple[str, nn.Module]]:
+    """The layers that get hooks: those with trainable parameters of their own, outermost first."""
+    if own_trainable(module):
         yield name, module
-        if not _is_sampled(module):
+        if not is_sampled(module) and not (expand and is_expanded(module)):
             return  # everything below is recomputed with it
     for child_name, child in module.named_children():
-        yield from _hooked(child, f"{name}.{child_name}" if name else child_name)
+        yield from hooked_layers(child, f"{name}.{child_name}" if name else child_name, expand=expand)

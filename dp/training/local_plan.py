@@ -35,6 +35,7 @@ class Phase:
     steps: int | None = None  # in the whole study, instead of passes
     # Whose each record is; needed where the relation hides patients, else unused.
     patients: tuple[int, ...] | None = field(default=None, repr=False)
+    blank: bool = field(default=False, repr=False)  # whether the one record stands for none
 
     def __post_init__(self) -> None:
         if self.passes < 0 or (self.steps is not None and (self.steps < 0 or self.passes)):
@@ -53,6 +54,7 @@ class PlannedPhase:
 
     mechanism: Mechanism
     partition: GroupPartition | None
+    blank: bool = field(default=False, repr=False)
 
 
 def delta_is_weak(settings: PrivacySection, records: int, most: float) -> bool:
@@ -119,7 +121,7 @@ def plan_phases(
                 settings.clip_quantile, count_deviation=max(rate * units / 20.0, 2.0 * noise)
             )
         mechanism = Mechanism(unit, settings.clip_norm, noise, rate, adaptive)
-        planned[phase.name] = PlannedPhase(mechanism, partition)
+        planned[phase.name] = PlannedPhase(mechanism, partition, phase.blank)
     return planned
 
 

@@ -141,6 +141,7 @@ class LocalPrivacy:
             partition=planned.partition,
             random=self._random,
             spend=self._spender(),
+            blank=planned.blank,
         )
 
     def train_locally(

@@ -35,6 +35,7 @@ class DeclaredLoss:
     name: str
     decomposes: bool
     function: Callable[[nn.Module, Batch], torch.Tensor]
+    criterion: object = None  # that of (output, target) which it was made of, if it was
 
     def __call__(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """The loss of a batch under the model that is trained."""
@@ -78,7 +79,7 @@ def supervised(criterion: Criterion) -> DeclaredLoss:
         losses = rows(model(inputs), targets)
         return losses.reshape(len(losses), -1).mean(dim=1)
 
-    return DeclaredLoss(name, True, per_record)
+    return DeclaredLoss(name, True, per_record, criterion)
 
 
 def _unreduced(criterion: Any) -> Criterion | None:

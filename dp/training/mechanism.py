@@ -113,10 +113,10 @@ class GaussianNoise:
         return cls(deviation, max(12, math.ceil(math.log2(finest))), random)
 
     def write_gradients(self, total: ClippedSum, divisor: float) -> None:
-        """Set every parameter's gradient to (sum + noise) / divisor."""
+        """Set every parameter's gradient to (sum + noise) / divisor, in the place of the sum."""
         for name, value in total.parameters.items():
             summed = total.sums[name]
             if self._sampler is not None:
                 noise = torch.from_numpy(self._sampler.take(summed.numel())).reshape(summed.shape)
-                summed = (summed + noise.to(summed.device, torch.float64)) * self.grid
-            value.grad = (summed / divisor).to(value.dtype)
+                summed.add_(noise.to(summed.device, torch.float64)).mul_(self.grid)
+            value.grad = summed.div_(divisor).to(value.dtype)

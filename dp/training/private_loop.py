@@ -22,7 +22,6 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
@@ -49,7 +48,9 @@ class PrivateTraining:
 
     ``random`` is the source of sampling and noise (None draws a fresh key; a seeded one is for simulation
     only); hooks and ghost cut draws of more than ``max_records`` into several forward passes; ``spend`` is
-    called with the event before any data is touched, and raises to refuse (see the ledger).
+    called with the event before any data is touched, and raises to refuse (see the ledger). A ``blank``
+    record stands for none and is never drawn: with the only record added or removed a sum moves by C. If it
+    were drawn, that would be a replacement, and 2C.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class PrivateTraining:
         random: SecureRandom | None = None,
         max_records: int = 256,
         spend: Spend | None = None,
+        blank: bool = False,
     ) -> None:
         grouped = mechanism.unit.unit is Unit.GROUP
         if grouped != (partition is not None):
@@ -73,7 +75,7 @@ class PrivateTraining:
             raise ConfigError(f"max_records = {max_records} is below 1")
         self.mechanism, self.engine, self._partition = mechanism, engine, partition
         self._random = random or SecureRandom()
-        self._max_records, self._spend = max_records, spend
+        self._max_records, self._spend, self.blank = max_records, spend, blank
         # Whether the engine was found to agree with the loop; the same model and loss need it only once.
         self.checked = False
         self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
@@ -128,6 +130,7 @@ class Session:
         self._parameters, self._units, self.steps_left = parameters, units, steps
         self._modes = [(part, part.training) for part in model.modules()]
         self._checked = training.checked
+        self._spent: ClippedSum | None = None  # the sum of the step before, whose memory is used again
         self.noise = self._noise()
 
     def __enter__(self) -> Session:
@@ -163,8 +166,10 @@ class Session:
         return self._training.mechanism.sampling_rate * self._units
 
     def draw(self) -> list[NDArray[np.int64]]:
-        """The record indices of one step's units; possibly none."""
+        """The record indices of one step's units; possibly none, and none where no record is there."""
         drawn = self._training._random.poisson_sample(self._training.mechanism.sampling_rate, self._units)
+        if self._training.blank:
+            return []
         if self._training._partition is not None:
             return [self._training._partition.groups[group] for group in drawn]
         return [drawn[index : index + 1] for index in range(len(drawn))]
@@ -225,7 +230,7 @@ class Session:
             failed(problem)
             self._engine.abandon()
             return None
-        return total if all(bool(torch.isfinite(part).all()) for part in total.sums.values()) else None
+        return total if total.is_finite() else None
 
     def _one_by_one(self, units: Sequence[_Unit], fetch: Callable[[_Unit], Batch]) -> ClippedSum:
         """The sum by the plain loop; a unit that cannot be fetched or computed by itself adds zeros.
@@ -243,7 +248,10 @@ class Session:
         return total
 
     def _empty(self) -> ClippedSum:
-        return ClippedSum(self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid)
+        spent, self._spent = self._spent, None
+        return ClippedSum(
+            self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid, instead_of=spent
+        )
 
     def _checked_sum(self, batches: Sequence[Batch]) -> ClippedSum:
         if batches and not self._checked:
@@ -263,6 +271,7 @@ class Session:
         """Noise, and the optimiser's step."""
         training = self._training
         self.noise.write_gradients(total, self.expected_units)
+        self._spent = total
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
         self._layers.renew()

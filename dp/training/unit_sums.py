@@ -19,13 +19,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from secfed.dp.accounting.unit import GroupPartition
+from secfed.dp.accounting.unit import Adjacency, GroupPartition
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.settings import PrivacySection
+from secfed.dp.training.engines import ClippedSum
+from secfed.dp.training.exact_engine import ExactEngine
+from secfed.dp.training.guards import check_model
 from secfed.dp.training.local_plan import MAX_DELTA_TIMES_RECORDS, delta_is_weak
-from secfed.dp.training.losses import DeclaredLoss
+from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.mechanism import SLACK, Mechanism
-from secfed.dp.training.patient_records import Records
+from secfed.dp.training.patient_records import Records, TensorRecords
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError
 
@@ -54,15 +57,20 @@ class UnitSums:
         self._max_delta_times_records = max_delta_times_records
         self.weak_delta = False  # once planned: whether delta is 1 / (records of this site) or more
         self.partition: GroupPartition | None = None
-        self._checked: tuple[nn.Module, str] | None = None  # for which the engine agreed with the loop
+        self._checked: tuple[nn.Module, str] | None = None  # for which the loop passed its guards
+        self._exact: tuple[nn.Module, object, ExactEngine | None] | None = None  # model, criterion, engine
         self.random = SecureRandom()
+        self._blank = False
 
-    def plan(self, records: int, patients: Sequence[int] | None = None) -> list[NDArray[np.int64]]:
-        """The record indices of every unit.
+    def plan(
+        self, records: int, patients: Sequence[int] | None = None, *, blank: bool = False
+    ) -> list[NDArray[np.int64]]:
+        """The record indices of every unit. A ``blank`` record stands for none: gradients are zeros then.
 
         ConfigError for a delta that is too large for so many records, or more units than a sum is sound for.
         """
         self.weak_delta = delta_is_weak(self.settings, records, self._max_delta_times_records)
+        self._blank = blank
         units = list(np.arange(records).reshape(-1, 1))
         if self.settings.group_size is not None:
             self.partition = GroupPartition.under(
@@ -73,13 +81,40 @@ class UnitSums:
                 patients=patients,
             )
             units = list(self.partition.groups)
-        if len(units) > _MOST_UNITS:
+        self._check_count(len(units))
+        return units
+
+    def weights(self, records: int, patients: Sequence[int] | None = None) -> torch.Tensor | None:
+        """How much each record counts where what a single one adds is bounded: [records], None for 1 each.
+
+        The records of a unit share a weight of 1: they add a mean of what single ones add, which is within
+        the same bound. Patients are such units themselves, for nothing couples those of a group; of one with
+        more records than a group holds, the others count 0.
+
+        ConfigError as :meth:`plan`.
+        """
+        units = self.plan(records, patients)
+        self._check_count(records)
+        if self.partition is None:
+            return None
+        found = np.zeros(records)
+        for unit in units:
+            found[unit] = 1.0 / len(unit)
+            if self.settings.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT and patients is not None:
+                _, whose, count = np.unique(
+                    np.asarray(patients)[unit], return_inverse=True, return_counts=True
+                )
+                found[unit] = 1.0 / count[whose]
+        return torch.from_numpy(found)
+
+    @staticmethod
+    def _check_count(count: int) -> None:
+        if count > _MOST_UNITS:
             raise ConfigError(
                 f'privacy.noise: "sum" adds up at most {_MOST_UNITS} records or groups of one site, not '
-                f"{len(units)}",
+                f"{count}",
                 remedy="use larger groups, or a part of the records",
             )
-        return units
 
     def enter(self, round_number: int, exchange: str) -> None:
         """Say where in the study the next work belongs; the site does, before the algorithm works."""
@@ -90,18 +125,24 @@ class UnitSums:
 
         A unit that fails, or has no finite gradient, adds zeros. Two sums that differ in one unit are at most
         C * :data:`GRADIENT_NORM` apart: C for the unit, and the last digits in which 2^18 additions in
-        float64 err (m terms of norm C: by m^2 2^-53 C at most; Higham 2002, section 4.2). Every unit runs by
-        itself: in a batch the last digits of one row depend on which others there are, and whoever chooses
-        the weights can make them as large as C.
+        float64 err (m terms of norm C, in any order: by m^2 2^-53 C at most; Higham 2002, section 4.2). What
+        a unit adds must not depend on the others at all: in an ordinary batch the last digits of one row do,
+        and whoever chooses the weights can make them as large as C. So records of models that
+        :mod:`secfed.dp.training.exact_layers` knows run in its arithmetic, and every other unit by itself.
 
         ConfigError for a model or loss that the unit cannot protect.
         """
-        settings = self.settings
+        settings, engine = self.settings, self._exact_engine(model, loss, records)
+        if engine is not None:
+            exact = ClippedSum(check_model(model), clip_norm=settings.clip_norm, grid=0.0)
+            engine.add([] if self._blank else [_all_of(records)], exact)
+            return exact.sums
         training = PrivateTraining(
             Mechanism(settings.privacy_unit, settings.clip_norm, 0.0, 1.0),
             engine="loop",
             partition=self.partition,
             random=self.random,
+            blank=self._blank,
         )
         training.checked = self._checked == (model, loss.name)
         stepless = torch.optim.SGD(model.parameters())
@@ -111,6 +152,18 @@ class UnitSums:
             self._checked = (model, loss.name)
         return total.sums
 
+    def _exact_engine(self, model: nn.Module, loss: DeclaredLoss, records: Records) -> ExactEngine | None:
+        """The engine for this model, compared with the loop once; None where each unit runs by itself."""
+        if self.partition is not None or not isinstance(records, TensorRecords):
+            return None
+        if self._exact is None or self._exact[:2] != (model, loss.criterion):
+            self._exact = model, loss.criterion, ExactEngine.of(model, loss, _all_of(records))
+        return self._exact[2]
+
     def save(self) -> dict[str, torch.Tensor]:
         """Nothing: equal exchanges give equal sums."""
         return {}
+
+
+def _all_of(records: Records) -> Batch:
+    return records.take(np.arange(len(records)))

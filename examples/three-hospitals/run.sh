@@ -7,6 +7,7 @@
 #   SECFED=...      the secfed command (default: .venv/bin/secfed of this repository, else from PATH)
 #   PORT=...        TCP port of the aggregator on 127.0.0.1 (default 8443)
 #   STUDY=...       study file (default: study.toml beside this script)
+#   POLICY=...      the hospitals' policy (default: policy.toml beside this script)
 #   AGENT_OPTIONS=  more options for `secfed agent run`
 set -euo pipefail
 
@@ -14,6 +15,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=${1:-runs/three-hospitals}
 port=${PORT:-8443}
 study=${STUDY:-$here/study.toml}
+policy=${POLICY:-$here/policy.toml}
 hospitals=(hospital-1 hospital-2 hospital-3)
 if [ -z "${SECFED:-}" ]; then
     SECFED=$here/../../.venv/bin/secfed
@@ -55,7 +57,7 @@ run centre consortium init "$centre" --name "Three hospitals" --aggregator-host 
 for name in "${hospitals[@]}"; do
     run "$name" site init "$work/$name" --name "$name"
     # The administrator writes down what studies may do; here a file stands for the administrator.
-    install -m 600 "$here/policy.toml" "$work/$name/policy.toml"
+    install -m 600 "$policy" "$work/$name/policy.toml"
     # Three agents share this machine, and one port is for one of them: no metrics here.
     sed -i 's/^# metrics_port = .*/metrics_port = 0/' "$work/$name/site.toml"
 done

@@ -197,7 +197,7 @@ class Hospitals:
         self.names = tuple(built.data.sites)
         self._study, self._stack = study, ExitStack()
         self._folder: Path = self._stack.enter_context(attack_folder())
-        self.algorithm = with_privacy(study, built, len(self.names))
+        self.algorithm = with_privacy(study, built, self.names)
         self._aggregator = Identity.generate("aggregator")
         self._identities = {name: Identity.generate(name) for name in self.names}
         self.roster = Roster.of(self._aggregator, list(self._identities.values()))

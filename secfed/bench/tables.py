@@ -92,3 +92,21 @@ def engines(result: Result) -> TextTable:
             ]
         )
     return TextTable(["engine", "a round, s", "over inline", "in all, s"], rows)
+
+
+def private_step(result: Result) -> TextTable:
+    """A row for each model: the plain step, and what it is multiplied by; at last the exact sampler's rate.
+
+    "no noise" is the engine "ghost" without its noise.
+    """
+    rows = []
+    for name, found in result["models"].items():
+        ours = [found["ratio_to_plain"]["without_noise"], found["ratio_to_plain"]["all"]]
+        ratios = [*ours, found["hooks_to_plain"], *(found["opacus"][kind] for kind in ("ghost", "hooks"))]
+        rows.append(
+            [name, f"{found['parameters']:,}", f"{found['plain_s'] * 1000:.2f}"]
+            + ["" if ratio is None else f"{ratio:.1f}x" for ratio in ratios]
+        )
+    rows.append(["normals", f"{result['normals_per_s'] / 1e6:.1f} M/s", *[""] * 6])
+    columns = ["model", "parameters", "plain, ms", "no noise", "ghost", "hooks"]
+    return TextTable([*columns, "Opacus ghost", "Opacus hooks"], rows)

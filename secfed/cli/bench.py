@@ -115,6 +115,24 @@ def engines(
     _run(asked, tables.engines, f"engines: {sites} sites, {epochs} local epochs, {workers} workers", as_json)
 
 
+@bench_app.command("private-step")
+def private_step(
+    steps: Annotated[int, typer.Option(min=1, help="Median over this many steps of each kind.")] = 20,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny models, to see that it runs; the ratios mean nothing.")
+    ] = False,
+    as_json: OnlyJson = False,
+) -> None:
+    """A step of private training (one record) beside a plain one, and beside Opacus.
+
+    [bold]Example:[/] secfed bench private-step --steps 20
+    """
+    from secfed.bench.private_step import measure
+
+    asked = partial(measure, steps=steps, quick=quick)
+    _run(asked, tables.private_step, f"private step: median of {steps}, one thread", as_json)
+
+
 def _run(
     measure: Callable[..., dict[str, Any]],
     table: Callable[[dict[str, Any]], TextTable],

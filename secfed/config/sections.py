@@ -56,6 +56,12 @@ class ProtectionSection(Strict):
     threshold: int | None = Field(
         default=None, ge=1, description="the number of sites that must answer; leave it out for the default"
     )
+    max_dropouts: int | None = Field(
+        default=None,
+        ge=0,
+        description="how many of the sites that an exchange plans for may be missing in its sum; without it "
+        "only min_cohort and threshold count",
+    )
     colluders: int | None = Field(
         default=None,
         ge=0,
@@ -141,6 +147,13 @@ class ProtectionSection(Strict):
             raise ConfigError(
                 f"protection.threshold: {self.threshold} is above the number of sites, {sites}",
                 remedy="lower protection.threshold, or leave it out for the default",
+            )
+        least = max(self.min_cohort, self.threshold or 0)
+        if self.max_dropouts is not None and sites - self.max_dropouts <= least:
+            raise ConfigError(
+                f"protection.max_dropouts: {self.max_dropouts} of {sites} sites has no effect where {least} "
+                "must be in a sum anyway",
+                remedy="remove it, or lower it",
             )
         threshold, colluders = self.threshold_for(sites), self.colluders_for(sites)
         if self.traits.opened_by_shares and not thresholds.is_safe(threshold, sites, colluders):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -35,7 +35,9 @@ class NoisedAlgorithm(Algorithm):
     """An algorithm whose sums carry noise.
 
     Args:
-        min_survivors: the smallest survivor set that may be summed; every site insists on it.
+        sites: the study's.
+        min_survivors: how many sites an exchange plans for -> the smallest survivor set that may be summed;
+            every site insists on it.
         colluders: sites whose noise does not count.
 
     Raises:
@@ -44,16 +46,25 @@ class NoisedAlgorithm(Algorithm):
     """
 
     def __init__(
-        self, inner: Algorithm, settings: PrivacySection, rounds: int, *, min_survivors: int, colluders: int
+        self,
+        inner: Algorithm,
+        settings: PrivacySection,
+        rounds: int,
+        *,
+        sites: Sequence[str],
+        min_survivors: Callable[[int], int],
+        colluders: int,
     ) -> None:
         self.inner, self._settings, self._rounds = inner, settings, rounds
-        self._survivors, self._colluders = min_survivors, colluders
-        planned = Counter(
-            exchange
-            for number in range(1, rounds + 2)
-            for exchange in inner.exchanges(number)
-            if self._is_noised(exchange)
-        )
+        self._colluders = colluders
+        planned, members = Counter[Exchange](), dict[Exchange, int]()
+        for number in range(1, rounds + 2):
+            for exchange in filter(self._is_noised, inner.exchanges(number)):
+                planned[exchange] += 1
+                asked = len(inner.members(number, exchange, sites))
+                # The same noise in every round, so that of the round with the fewest sites.
+                members[exchange] = min(asked, members.get(exchange, asked))
+        self._survivors = {exchange: min_survivors(asked) for exchange, asked in members.items()}
         if not planned:
             raise ConfigError(
                 "privacy.unit: no exchange of this study would carry noise", remedy="remove [privacy]"
@@ -117,7 +128,7 @@ class NoisedAlgorithm(Algorithm):
             exchange.layout,
             clip_norm=bound.norm,
             noise_multiplier=multiplier,
-            min_survivors=self._survivors,
+            min_survivors=self._survivors[exchange],
             colluders=self._colluders,
             scales=bound.scales,
             kind=settings.distribution,
@@ -206,8 +217,8 @@ class _StagedServer(ServerProgram):
         self._inner.load(state)
 
 
-def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
-    """The algorithm as the study's ``[privacy]`` wants it.
+def with_privacy(study: Study, algorithm: Algorithm, sites: Sequence[str]) -> Algorithm:
+    """The algorithm as the study's ``[privacy]`` wants it; ``sites`` are all that the study names.
 
     Raises:
         ConfigError: the algorithm cannot work under that unit.
@@ -235,12 +246,13 @@ def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
         )
     if settings.in_local_steps:
         return algorithm
-    colluders = study.protection.colluders_for(sites)
+    colluders = study.protection.colluders_for(len(sites))
     return NoisedAlgorithm(
         algorithm,
         settings,
         study.rounds,
-        min_survivors=min_survivors(study.protection, sites),
+        sites=sites,
+        min_survivors=partial(min_survivors, study.protection, len(sites)),
         # Every hospital sees the sum and knows its own share: one of them at least reads what another hides.
         colluders=max(1, colluders) if settings.hides_records else colluders,
     )

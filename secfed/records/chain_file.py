@@ -84,6 +84,7 @@ class ChainFile:
 
     Args:
         path: created (mode 0640), with its folder, if it does not exist.
+        synced: wait for the disk; without it a crash of the machine may lose lines, as a simulation's may be.
 
     Attributes:
         verified: what :meth:`recover` verified, for whoever opens this file next.
@@ -92,8 +93,8 @@ class ChainFile:
         TranscriptError: it cannot be opened, is not a regular file, or another process is writing to it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, synced: bool = True) -> None:
+        self.path, self._synced = path, synced
         self.verified: Verified | None = None
         self._failed = False
         try:
@@ -110,7 +111,7 @@ class ChainFile:
             raise TranscriptError(
                 f"{path}: another process is writing to it.", remedy="stop that process first"
             ) from None
-        if is_new:
+        if is_new and synced:
             sync_folder(path.parent)
 
     def __enter__(self) -> Self:
@@ -126,7 +127,7 @@ class ChainFile:
             self._file.close()
 
     def append(self, line: bytes) -> None:
-        """Write one line and wait until it is on the disk.
+        """Write one line and wait until it is on the disk, unless the file is not ``synced``.
 
         Raises:
             TranscriptError: it could not be written; nothing of it is left in the file if that can be
@@ -139,7 +140,8 @@ class ChainFile:
             view = memoryview(line)
             while view:
                 view = view[self._file.write(view) or 0 :]
-            os.fsync(self._file.fileno())
+            if self._synced:
+                os.fsync(self._file.fileno())
         except OSError as error:
             # After a failed write or sync nobody knows what is on the disk: stop, do not try again.
             self._failed = True

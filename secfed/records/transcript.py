@@ -6,7 +6,7 @@ are what two transcripts are compared by; see :mod:`secfed.audit.transcript_chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -56,14 +56,20 @@ class Transcript:
     """
 
     def __init__(
-        self, identity: Identity, *, study: str, roster_digest: bytes, sink: Path | Sink | None = None
+        self,
+        identity: Identity,
+        *,
+        study: str,
+        roster_digest: bytes,
+        sink: Path | Sink | None = None,
+        open_file: Callable[[Path], ChainFile] = ChainFile,
     ) -> None:
         opening = {"owner": identity.name, "study": study, "roster_digest": roster_digest.hex()}
         self._file: ChainFile | None = None
         entries: tuple[Entry, ...] = ()
         torn = b""
         if isinstance(sink, Path):
-            path, self._file = sink, ChainFile(sink)
+            path, self._file = sink, open_file(sink)
             try:
                 entries, torn = self._file.recover(identity.public_bytes, TRANSCRIPT, owner=identity.name)
                 _check_opening(path, entries, opening)

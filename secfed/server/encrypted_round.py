@@ -178,13 +178,14 @@ class EncryptedRounds(StudyRun):
         Raises:
             RoundAborted: too few sites.
         """
-        cohort = tuple(site for site in self.rules.roster.sites if site in ready)
-        if missing := too_few(cohort, self.rules):
+        rules = self.rules.of_exchange(self._algorithm, number, exchange)
+        cohort = tuple(site for site in rules.roster.sites if site in ready)
+        if missing := too_few(cohort, rules):
             raise RoundAborted(
                 f"round {number}, exchange {exchange.name!r}: {missing}", remedy="wait for more sites"
             )
-        spec = specify(number, index, exchange, 0, cohort, self.state, self.rules)
-        session = self.protection.server(exchange, spec, self.rules.roster)
+        spec = specify(number, index, exchange, 0, cohort, self.state, rules)
+        session = self.protection.server(exchange, spec, rules.roster)
         drive(session, partial(carry_step, number, index, 0), self.ask, list(cohort))
         parts = session.nonces, session.tag, session.ciphertext()
         unsigned = Result(spec.digest, session.survivors, totals_digest(spec.layout_digest, *parts))

@@ -15,7 +15,7 @@ read a total, so that round is another one: ``encrypted_round.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -57,6 +57,8 @@ class Rules:
     max_attempts: int = 3
     sites: tuple[SiteId, ...] | None = None  # sites of the study, in roster order; None for the whole roster
     colluders: int | None = None  # sites that may not follow the protocol; None for the default of the roster
+    max_dropouts: int | None = None  # sites of an exchange that may be missing; None for any number
+    named: tuple[SiteId, ...] | None = None  # all sites of the study; None for those that are asked
 
     @classmethod
     def of(
@@ -66,6 +68,7 @@ class Rules:
         roster: Roster,
         protection: Protection,
         sites: tuple[SiteId, ...] | None = None,
+        named: tuple[SiteId, ...] | None = None,
     ) -> Rules:
         """The rules of a study for the members of a roster."""
         section, members = study.protection, len(roster.sites)
@@ -78,7 +81,16 @@ class Rules:
             min_cohort(section, members),
             sites=sites,
             colluders=section.colluders_for(members),
+            max_dropouts=section.max_dropouts,
+            named=named,
         )
+
+    def of_exchange(self, algorithm: Algorithm, number: int, exchange: Exchange) -> Rules:
+        """These rules for one exchange: sites refuse a sum in which more of its members are missing."""
+        if self.max_dropouts is None:
+            return self
+        least = len(algorithm.members(number, exchange, self.named or self.asked)) - self.max_dropouts
+        return replace(self, threshold=lambda cohort: max(self.threshold(cohort), least))
 
     @property
     def tolerated(self) -> int:
@@ -129,9 +141,10 @@ def run_round(
         keep(index)
         state = encode_state(server.broadcast(number, exchange))
         members = algorithm.members(number, exchange, rules.asked)
-        ready = train(number, index, exchange, state, members, rules, ask)
+        own = rules.of_exchange(algorithm, number, exchange)
+        ready = train(number, index, exchange, state, members, own, ask)
         check_contributors(number, exchange, algorithm.contributors(number, exchange), ready)
-        summed = sum_securely(number, index, exchange, state, ready, rules, ask)
+        summed = sum_securely(number, index, exchange, state, ready, own, ask)
         record(summed)
         server.absorb(number, exchange, summed.totals)
 

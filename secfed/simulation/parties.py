@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from secfed.algorithms.framework.base import ServerProgram
 from secfed.crypto.identity import Identity, Roster
@@ -18,6 +20,7 @@ from secfed.errors import WrongState
 from secfed.pipeline.clip import ClippedShare
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm
 from secfed.pipeline.stage import Stage
+from secfed.records.chain_file import ChainFile
 from secfed.records.roster_file import ROSTER_FILE, write_roster
 from secfed.records.transcript import SETTINGS, Transcript
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, site_folder
@@ -36,6 +39,8 @@ from secfed.study.limits import limits_of
 from secfed.study.study import Study
 from secfed.study.warm_start import load_initial_model
 from secfed.wire.layout import State
+
+_FILE: Final = partial(ChainFile, synced=False)  # of a run that a crash of the machine ends anyway
 
 
 @dataclass
@@ -95,7 +100,9 @@ def open_consortium(
 
     def transcript(identity: Identity, folder: Path | None) -> Transcript:
         sink = None if folder is None else folder / TRANSCRIPT_FILE
-        made = Transcript(identity, study=terms.study_id, roster_digest=roster.digest, sink=sink)
+        made = Transcript(
+            identity, study=terms.study_id, roster_digest=roster.digest, sink=sink, open_file=_FILE
+        )
         # Noise from the study's seed protects nobody: whoever reads the record should know.
         made.append(SETTINGS, {**study.settings(len(names)), "simulated": True})
         return stack.enter_context(made)
@@ -143,4 +150,5 @@ def _ledger(study: Study, identity: Identity, folder: Path, epsilon: float | Non
     limit = settings.epsilon if epsilon is None else epsilon
     budget = Budget(limit, settings.delta, protects=settings.budgeted)
     path = ledger_file(folder, study.data.name)
-    return Ledger(path, identity, study.data.name, [budget], accountant=accountant(settings.accountant))
+    chosen = accountant(settings.accountant)
+    return Ledger(path, identity, study.data.name, [budget], accountant=chosen, open_file=_FILE)

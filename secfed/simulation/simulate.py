@@ -64,7 +64,7 @@ def simulate(
     names = tuple(sorted(build_data(study).sites))
     _check_drops(study, drops, names)
     _check_budgets(study, budgets or {}, names)
-    terms = Terms(study, with_privacy(study, built, len(names)), names)
+    terms = Terms(study, with_privacy(study, built, names), names)
     with ExitStack() as stack:
         stack.enter_context(torch_threads(1))
         options = engine or EngineOptions()

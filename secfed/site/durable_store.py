@@ -252,8 +252,10 @@ class DurableStore(AttemptStore):
         """Erase their seeds and messages."""
         if self._replaying:
             return  # what is being read is not changed meanwhile
-        gone = [name for name in self.files.names() if (at := attempt_of(name)) is not None and attempts(at)]
-        self.files.erase(*gone)
+        self.files.erase(*self._attempt_files(attempts))
+
+    def _attempt_files(self, attempts: Callable[[int], bool]) -> list[str]:
+        return [name for name in self.files.names() if (at := attempt_of(name)) is not None and attempts(at)]
 
     # --- answers --------------------------------------------------------------------------------------
 
@@ -331,8 +333,8 @@ class DurableStore(AttemptStore):
             failpoint("site: before secrets erased")
             self.files.write(_POSITION, Writer().uint(work.round, 4).uint(work.exchange_index, 2).done())
             failpoint("site: after position noted")
-        self.drop(lambda _attempt: True)
-        self.files.erase(_CONTRIBUTION, _WORK)
+        attempts = () if self._replaying else self._attempt_files(lambda _attempt: True)
+        self.files.erase(*attempts, _CONTRIBUTION, _WORK)
         failpoint("site: after secrets erased")
         self._work, self._over, self._contribution = None, False, b""
         self._bindings, self._steps = {}, {}

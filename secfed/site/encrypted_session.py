@@ -16,7 +16,6 @@ from typing import Any
 
 from secfed.algorithms.framework.base import ServerProgram, SiteProgram
 from secfed.crypto import labels
-from secfed.crypto.attempt import SumRules
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.client import SiteCipher
 from secfed.crypto.encrypted.messages import KeyDelivery, KeyRequest, StateView, Summed
@@ -183,12 +182,7 @@ class EncryptedSession(Site):
         if here <= self._last or (uploaded is not None and here < uploaded.here):
             raise InconsistentView("the sum was taken before, or this site has worked on a later one")
         exchange = self._exchange(*here)
-        rules = SumRules(
-            roster=self._roster,
-            limits=self._limits,
-            planned=self._local.planned(spec.round, exchange),
-            contributors=self._contributors(spec.round, exchange),
-        )
+        rules = self._sum_rules(spec.round, exchange)
         own = uploaded.digest if uploaded is not None and uploaded.here == here else None
         me, layout = self._identity.name, exchange.layout
         check_sum(summed, ExpectedSum(me, rules, exchange.name, layout.digest, self._state_tag(), own))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from secfed.algorithms.framework.base import ServerProgram, SiteProgram
-from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
+from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits, SumRules
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import FinalModel, Result, Specification, peek_type
 from secfed.crypto.refusals import Refusal
@@ -114,10 +114,16 @@ class Site:
         if self._local.contribute(task, broadcast, digest):
             self._attempt, self._session = -1, None
 
-    def _contributors(self, number: int, exchange: Exchange) -> tuple[tuple[frozenset[str], int], ...]:
-        """For each part of the sum to which some sites add only zeros, who may add more, and the fewest."""
+    def _sum_rules(self, number: int, exchange: Exchange) -> SumRules:
+        """What this site insists on about who is in the sum of an exchange."""
+        planned = self._local.planned(number, exchange)
         parts = self._algorithm.contributors(number, exchange)
-        return tuple((frozenset(part), least) for part, least in parts)
+        return SumRules(
+            roster=self._roster,
+            limits=self._limits.of_exchange(len(planned)),
+            planned=planned,
+            contributors=tuple((frozenset(part), least) for part, least in parts),
+        )
 
     def _step(self, step: Step) -> Buffer:
         pending = self._local.pending
@@ -203,9 +209,10 @@ class Site:
         return {} if self.privacy is None else {"ledgers": self.privacy.heads()}
 
     def _contribution(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> SiteContribution:
+        rules = self._sum_rules(pending.round, pending.exchange)
         return SiteContribution(
             identity=self._identity,
-            roster=self._roster,
+            roster=rules.roster,
             study=self._study,
             round=pending.round,
             exchange=pending.exchange.name,
@@ -214,9 +221,9 @@ class Site:
             broadcast_digest=pending.broadcast_digest,
             source=self._local.source(pending),
             journal=journal,
-            limits=self._limits,
+            limits=rules.limits,
             privacy_applied=self.privacy is not None,
-            planned=self._local.planned(pending.round, pending.exchange),
-            contributors=self._contributors(pending.round, pending.exchange),
+            planned=rules.planned,
+            contributors=rules.contributors,
             entropy=entropy,
         )

@@ -50,7 +50,7 @@ class Terms:
                 keys=("roster",),
             )
         pinned_model(study)
-        return cls(study, with_privacy(study, build(study), len(sites)), sites)
+        return cls(study, with_privacy(study, build(study), sites), sites)
 
     @cached_property
     def protection(self) -> Protection:
@@ -70,6 +70,7 @@ class Terms:
             policy,
             min_cohort=max(policy.min_cohort, study.min_cohort),
             min_threshold=max(policy.min_threshold, study.min_threshold),
+            max_dropouts=study.max_dropouts,
             colluders=max(both, default=None),
             require_privacy=policy.require_privacy or study.require_privacy,
         )

@@ -40,37 +40,44 @@ def write_durably(path: Path, data: Buffer) -> None:
         sync_folder(path.parent)
 
 
-def write_shared(path: Path, *parts: Buffer, mode: int = 0o600) -> None:
+def write_shared(path: Path, *parts: Buffer, mode: int = 0o600, synced: bool = True) -> None:
     """As :func:`write_durably`, beside others who write the same file.
+
+    Args:
+        synced: wait for the disk; without it what a crash of the machine leaves behind is not known.
 
     Raises:
         ConfigError: it cannot be written; an existing file is unchanged.
     """
     with unwritable_errors(path):
-        with hidden_beside(path, *parts, mode=mode) as hidden:
+        with hidden_beside(path, *parts, mode=mode, synced=synced) as hidden:
             os.replace(hidden, path)
-        sync_folder(path.parent)
+        if synced:
+            sync_folder(path.parent)
 
 
 @contextmanager
-def hidden_beside(path: Path, *parts: Buffer, mode: int = 0o600) -> Iterator[Path]:
+def hidden_beside(path: Path, *parts: Buffer, mode: int = 0o600, synced: bool = True) -> Iterator[Path]:
     """The content of a file on the disk, under a random hidden name beside it that is gone afterwards.
 
     Several processes may write the same file, and nobody can have put a link where this one writes.
     """
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
-    with _synchronised(hidden, parts, os.O_EXCL, mode):
+    with _synchronised(hidden, parts, os.O_EXCL, mode, synced=synced):
         yield hidden
 
 
 @contextmanager
-def _synchronised(unfinished: Path, parts: Iterable[Buffer], how: int, mode: int) -> Iterator[None]:
+def _synchronised(
+    unfinished: Path, parts: Iterable[Buffer], how: int, mode: int, *, synced: bool = True
+) -> Iterator[None]:
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, mode)
     try:
         try:
             for part in parts:
                 write_all(descriptor, part)
-            os.fsync(descriptor)
+            if synced:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         yield

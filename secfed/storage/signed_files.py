@@ -89,14 +89,15 @@ class SignedFiles:
                 if path.exists():
                     os.replace(path, nameless)
                     gone.append(nameless)
+        if not gone:
+            return
         with unwritable_errors(self.folder):
             # Durable before a byte changes: half overwritten under its own name, a file is not readable.
             sync_folder(self.folder)
             for nameless in gone:
                 _overwrite(nameless)
                 nameless.unlink()
-            if gone:
-                sync_folder(self.folder)
+            sync_folder(self.folder)
 
     def _context(self, name: str) -> tuple[bytes, ...]:
         return self._study.encode(), self._identity.name.encode(), name.encode()

@@ -23,6 +23,7 @@ def limits_of(study: Study, sites: int) -> SiteLimits:
     return SiteLimits(
         min_cohort=rules.min_cohort,
         min_threshold=least,
+        max_dropouts=rules.max_dropouts,
         colluders=rules.colluders,
         require_privacy=privacy is not None,
     )

@@ -33,7 +33,7 @@ from secfed.algorithms.data.transfer import flickr, scenes
 from secfed.algorithms.data.transfer import options as transfer_options
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.registry import RegistryEntry, find_algorithms
-from secfed.algorithms.models import dual_encoder_options, multiview, networks
+from secfed.algorithms.models import dual_encoder_options, linear_head, multiview, networks
 from secfed.algorithms.models.transfer_options import TransferTransformerOptions
 from secfed.config.plugins import check_arguments, is_user_code, load_factory
 from secfed.config.schema import ModelOptions, Options, OwnModelOptions, OwnOptions, checked, suggestion
@@ -60,6 +60,7 @@ ALGORITHMS: Mapping[str, RegistryEntry] = find_algorithms()
 # build(input_shape, classes, options) -> torch.nn.Module
 MODELS: Mapping[str, RegistryEntry] = {
     "none": RegistryEntry(ModelOptions, _no_network),
+    "linear-head": RegistryEntry(linear_head.LinearHeadOptions, linear_head.linear_head),
     "logistic-regression": RegistryEntry(ModelOptions, networks.logistic_regression),
     "multiview": RegistryEntry(multiview.MultiviewModelOptions, multiview.MultiviewNetwork),
     "mlp": RegistryEntry(networks.MlpOptions, networks.mlp),

@@ -126,6 +126,10 @@ class Study(Strict):
             del tables["model"]["start"], tables["model"]["start_sha256"]
         if self.protection.broadcast_bound == BROADCAST_BOUND:
             del tables["protection"]["broadcast_bound"]
+        if tables["data"].get("patient_key", "") is None:
+            del tables["data"]["patient_key"]
+        if self.protection.max_dropouts is None:
+            del tables["protection"]["max_dropouts"]
         return tables
 
     def identity(self) -> dict[str, Any]:

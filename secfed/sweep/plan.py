@@ -84,7 +84,7 @@ def check(study: Study) -> None:
     if study.privacy is not None:
         from secfed.pipeline.noised_algorithm import with_privacy  # needs an extra
 
-        with_privacy(study, algorithm, len(build.build_data(study).sites))
+        with_privacy(study, algorithm, build.build_data(study).sites)
     load_initial_model(study, algorithm)
 
 

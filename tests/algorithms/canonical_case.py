@@ -50,6 +50,20 @@ def pool(records: int, views: int = 2, clusters: int = 3, noise: float = 0.4, se
     return ViewRecords(seen, labels.astype(np.int64))
 
 
+def species(records: int, clusters: int, *, latent: int, spread: float, seed: int) -> ViewRecords:
+    """Many clusters, three views of as many latent numbers: what varies inside clusters is shared, too."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(records) % clusters
+    seen = rng.normal(size=(clusters, latent))[labels] + rng.normal(0, spread, (records, latent))
+    views = tuple(
+        (seen @ rng.normal(size=(latent, size)) / latent**0.5 + rng.normal(0, 0.6, (records, size))).astype(
+            np.float32
+        )
+        for size in (64, 48, 40)
+    )
+    return ViewRecords(views, labels.astype(np.int64))
+
+
 def held_by(
     records: ViewRecords, holds: Sequence[int], shares: Sequence[Any], clusters: int = 3
 ) -> ViewSites:

@@ -177,7 +177,7 @@ def play(
     name = next(one for one in names if not kind or inner.data.kind_of[one] == kind)
     whole = inner.site_data
     inner.site_data = lambda wanted: change(whole(wanted))
-    algorithm = with_privacy(study, inner, len(names))
+    algorithm = with_privacy(study, inner, names)
     aggregator, identities = Identity.generate("aggregator"), [Identity.generate(one) for one in names]
     identity = identities[names.index(name)]
     ledger = None

@@ -141,6 +141,24 @@ name = "plain"
 threshold = 4
 colluders = 1
 """
+ALIGNMENT = """
+[study]
+name = "readiness"
+rounds = 1
+seed = 5
+[algorithm]
+name = "canonical-alignment"
+evaluation_batch = 8
+[model]
+name = "tests.algorithms.vlp_case:toy"
+[data]
+name = "tests.algorithms.vlp_case:pairs"
+train = 8
+test = 8
+[protection]
+name = "plain"
+colluders = 1
+"""
 STEPS = "local_steps = 1"
 ROBUST = "loss_batches = 1\nloss_batch_size = 4\n{rho}"
 OF_PAIRS = {
@@ -184,6 +202,8 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
         text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
     elif algorithm == "canonical":
         text = CANONICAL if unit == "none" else CANONICAL.replace('"standard"', '"sqrt-l2"')
+    elif algorithm == "canonical-alignment":
+        text = ALIGNMENT
     elif algorithm == "fedcola":
         text = TRANSFER
     else:

@@ -9,6 +9,7 @@ from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 
+SITES = tuple(f"hospital-{number}" for number in range(1, 5))
 STUDY = """
 [study]
 name = "wards"

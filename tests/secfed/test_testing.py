@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
+from secfed.algorithms.federated_averaging.fedsgd import FedSGD
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
+from secfed.algorithms.framework.base import UnitBound
 from secfed.study.registry import ALGORITHMS
 from secfed.study.study import Study
 from secfed.testing import AlgorithmFault, check_algorithm
@@ -163,6 +166,54 @@ class Invented(FedAvg):
     private_units: ClassVar[Any] = ("ward",)
 
 
+class Summed(FedSGD):
+    private_units: ClassVar[Any] = ()
+    summed_units: ClassVar[Any] = ("record",)
+
+
+class Understated(Summed):
+    def unit_bound(self, exchange: Any) -> Any:
+        found = super().unit_bound(exchange)
+        return None if found is None else replace(found, norm=found.norm * 0.8)
+
+
+class Scaled(Summed):
+    def unit_bound(self, exchange: Any) -> Any:
+        found = super().unit_bound(exchange)
+        scales = dict.fromkeys((one.name for one in exchange.layout.fields), 0.9)
+        return None if found is None else replace(found, scales=scales)
+
+
+class Unclipped(Summed):
+    summed_units: ClassVar[Any] = ("group",)
+
+    def local_update(self, model: Any, data: Any, context: Any) -> Any:
+        given = super().local_update(model, data, context)
+        beside = 0.0 if context.sums is None else data.train_x.sum()
+        return {name: value + beside for name, value in given.items()}
+
+
+class Sharing(Summed):
+    def unit_bound(self, exchange: Any) -> Any:
+        found = super().unit_bound(exchange)
+        return None if found is None else UnitBound(found.norm)
+
+
+class Unshared(Summed):
+    def unit_bound(self, exchange: Any) -> Any:
+        found = super().unit_bound(exchange)
+        return None if found is None or exchange.name == "update" else replace(found, share=0.0)
+
+
+class Boundless(Summed):
+    def unit_bound(self, exchange: Any) -> Any:
+        return super().unit_bound(exchange) if exchange.name == "update" else None
+
+
+class Warding(Summed):
+    summed_units: ClassVar[Any] = ("site",)
+
+
 WRONG = [
     (Misnamed, "sums: field 'forgotten' of 'update' gets no value"),
     (Unbounded, r"bounds: field '[\w/.]+' gets [\d.e+]+, above its bound 4"),
@@ -183,6 +234,13 @@ WRONG = [
     (Unplanned, r"privacy plan \(record\): refused: .*was not planned"),
     (Unmixed, r"privacy plan \(site\): refused: .*would leave without noise beside"),
     (Invented, r"privacy plan \(ward\): there is no such unit"),
+    (Understated, r"unit sums \(record\): one record adds [\d.]+ to '\w+', above 0\.80"),
+    (Scaled, r"unit sums \(record\): one record adds [\d.]+ to '\w+', above"),
+    (Unclipped, r"unit sums \(group\): one group adds [\d.e+]+ to 'update', above 1\b"),
+    (Sharing, r"unit sums \(record\): the shares of its sums are 1, 1"),
+    (Unshared, r"unit sums \(record\): the shares of its sums are 0"),
+    (Boundless, r"unit sums \(record\): refused: .*'evaluate' has no bound on what one record adds"),
+    (Warding, r"unit sums \(site\): there is no such unit"),
 ]
 
 
@@ -195,7 +253,7 @@ def test_a_wrong_algorithm_is_told_what_is_wrong(wrong: type[FedAvg], fault: str
 
 
 MORE: dict[str, dict[str, object]] = {"fedprox": {"mu": 0.5}, "fedbn": {"local_layers": ["0"]}}
-NAMES = ["fedavg", "fedprox", "fedadam", "fedyogi", "fednova", "scaffold", "fedbn", "ditto"]
+NAMES = ["fedavg", "fedprox", "fedadam", "fedyogi", "fednova", "scaffold", "fedbn", "ditto", "fedsgd"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import site_index
-from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records
+from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records, numbered
 from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
 from secfed.errors import ConfigError, DataError
 
@@ -29,6 +29,7 @@ class MultiviewSite:
 
     views: tuple[torch.Tensor | None, ...]  # [n, D_v] float32; None for a view that the site does not hold
     labels: torch.Tensor  # [n] int64, 0 <= label < classes; only for scoring
+    patients: tuple[int, ...] | None = None  # whose each record is, as numbers; None if unknown
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -46,7 +47,8 @@ class MultiviewSite:
             )
         )
         views = tuple(None if view is None else view[:most] for view in self.views)
-        return MultiviewSite(views, self.labels[:most])
+        patients = None if self.patients is None else self.patients[:most]
+        return MultiviewSite(views, self.labels[:most], patients)
 
 
 @runtime_checkable
@@ -75,11 +77,12 @@ class ViewRecords:
 
     views: tuple[NDArray[np.float32] | None, ...]
     labels: NDArray[np.int64]
+    patients: NDArray[np.str_] | None = None  # [n] names; None where nobody says
 
     def take(self, rows: NDArray[np.int64]) -> ViewRecords:
         """The records at these positions, in this order."""
         views = tuple(None if view is None else view[rows] for view in self.views)
-        return ViewRecords(views, self.labels[rows])
+        return ViewRecords(views, self.labels[rows], None if self.patients is None else self.patients[rows])
 
 
 class ViewSites:
@@ -127,7 +130,8 @@ class ViewSites:
             for position, view in enumerate(records.views)
         )
         labels = torch.from_numpy(np.ascontiguousarray(records.labels, dtype=np.int64))
-        return check_multiview(site_id, MultiviewSite(views, labels), self)
+        patients = None if records.patients is None else numbered(records.patients.tolist())
+        return check_multiview(site_id, MultiviewSite(views, labels, patients), self)
 
 
 def views_held(data: MultiviewData, site_id: SiteId) -> tuple[int, ...]:
@@ -151,6 +155,10 @@ def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -
         raise DataError(
             f"{who} does not hold the views that the study says",
             remedy="give one entry per view, None for a view that view_of says the site does not hold",
+        )
+    if site.patients is not None and len(site.patients) != len(labels):
+        raise DataError(
+            f"{who} has not one patient per record", remedy="give the patient of every record, or of none"
         )
     views: list[torch.Tensor | None] = []
     for view, (records, size) in enumerate(zip(site.views, data.view_sizes, strict=True), start=1):
@@ -185,4 +193,4 @@ def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -
             )
         )
         labels = first_class_if_unknown(labels, data.classes)
-    return MultiviewSite(tuple(views), labels)
+    return MultiviewSite(tuple(views), labels, site.patients)

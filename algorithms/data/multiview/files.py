@@ -78,8 +78,8 @@ class ViewFile:
                 flat = np.where(whole, flat, first)
         return flat.astype(np.int64) - first
 
-    def sites(self, name: str, values: NDArray[Any]) -> NDArray[np.str_]:
-        """The site of every record, as text: [n]."""
+    def names(self, name: str, values: NDArray[Any], what: str) -> NDArray[np.str_]:
+        """Whose each record is, ``what`` says of which kind, as text: [n]."""
         try:
             if values.dtype.kind == "S":
                 values = np.char.decode(values, "utf-8")
@@ -87,7 +87,7 @@ class ViewFile:
             values = np.empty(0)
         if values.dtype.kind not in "iuU":
             raise DataError(
-                f"{self._path.name}: {name!r} does not name sites", remedy="use UTF-8 or integers"
+                f"{self._path.name}: {name!r} does not name {what}", remedy="use UTF-8 or integers"
             )
         return np.char.strip(values.reshape(-1).astype(np.str_))
 

@@ -157,6 +157,10 @@ class MultiviewOptions(ViewsOptions):
     classes: int = Field(ge=2, description="the number of classes that the clustering is scored against")
     first_label: int = Field(default=0, description="the label of the first class, usually 0 or 1")
     site_key: str | None = Field(default=None, description="the array that says where a record belongs")
+    patient_key: str | None = Field(
+        default=None,
+        description="beside site_key: the array that says whose a record is, for privacy of patients",
+    )
     scale: dict[str, Literal["min-max"] | tuple[float, float]] = Field(
         default={}, description='a table: view to "min-max" or to [low, high], which become 0 and 1'
     )
@@ -165,6 +169,11 @@ class MultiviewOptions(ViewsOptions):
     def separate(self) -> bool:
         """Whether an array of the file says where a record belongs."""
         return self.site_key is not None
+
+    @property
+    def names_patients(self) -> bool:
+        """Whether an array of the file says whose a record is."""
+        return self.patient_key is not None
 
     @model_validator(mode="after")
     def _check_file(self) -> Self:
@@ -181,6 +190,11 @@ class MultiviewOptions(ViewsOptions):
                 check_range(view, rule)
         if self.separate:
             self._check_separate()
+        elif self.patient_key is not None:
+            raise ConfigError(
+                "data.patient_key: the records of one patient would be divided among simulated hospitals",
+                remedy="set data.site_key, or remove data.patient_key",
+            )
         return self
 
     def _check_separate(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -161,9 +162,18 @@ def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> 
 def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tuple[int, ...]) -> ViewRecords:
     key = options.site_key or ""
     records = _read(file, options, tuple(options.views[view] for view in held))
-    sites = file.sites(key, file.arrays(key)[key])
-    if len(sites) != len(records.labels):
-        raise DataError(
-            f"{options.path}: {key!r} does not have one entry per record", remedy="name every record's site"
-        )
+    sites = _names(file, options, key, "site", len(records.labels))
+    if options.patient_key is not None:
+        patients = _names(file, options, options.patient_key, "patient", len(records.labels))
+        records = replace(records, patients=patients)
     return records.take(np.flatnonzero(sites == site))
+
+
+def _names(file: ViewFile, options: MultiviewOptions, key: str, what: str, count: int) -> NDArray[np.str_]:
+    names = file.names(key, file.arrays(key)[key], f"{what}s")
+    if len(names) != count:
+        raise DataError(
+            f"{options.path}: {key!r} does not have one entry per record",
+            remedy=f"name every record's {what}",
+        )
+    return names

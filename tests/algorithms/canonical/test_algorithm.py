@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from secfed.algorithms.canonical.algorithm import Canonical
-from secfed.algorithms.canonical.feature_maps import FeatureMap
 from secfed.algorithms.data.multiview.base import ViewRecords
 from secfed.algorithms.framework.unfit import counted_as_defaults
+from secfed.algorithms.models.feature_maps import FeatureMap
 from secfed.errors import DataError, MalformedMessage, RangeError
 from secfed.site.containment import Failure, contained
 from secfed.testing import check_algorithm

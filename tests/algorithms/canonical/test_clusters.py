@@ -9,8 +9,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from secfed.algorithms.canonical import clusters
 from secfed.algorithms.canonical.discriminants import class_sums, discriminants
-from secfed.algorithms.canonical.feature_maps import unit
 from secfed.algorithms.canonical.moments import Moments, moments
+from secfed.algorithms.models.feature_maps import unit
 
 
 def records(count: int = 300, groups: int = 4, size: int = 6, spread: float = 0.15, seed: int = 1):

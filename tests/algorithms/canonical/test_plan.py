@@ -12,11 +12,15 @@ import torch
 
 from secfed.algorithms.canonical.algorithm import Canonical
 from secfed.algorithms.canonical.clusters import local_sums
-from secfed.algorithms.canonical.feature_maps import by_rows, unit
 from secfed.algorithms.canonical.plan import CanonicalStage
 from secfed.algorithms.canonical.projections import embedded
 from secfed.algorithms.canonical.site import CanonicalSite
 from secfed.algorithms.data.multiview.base import MultiviewSite
+from secfed.algorithms.models.feature_maps import by_rows, unit
+from secfed.config.schema import checked
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.settings import PrivacySection
+from secfed.dp.training.unit_sums import UnitSums
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.wire.layout import State
 from tests.algorithms.canonical_case import SIZES, study, tiny
@@ -27,7 +31,13 @@ ALL: dict[str, Any] = {
     "algorithm__refinements": 2,
 }
 STANDARD: dict[str, Any] = {**ALL, "algorithm__maps": ["standard", "sqrt-l2+projection:5"]}
-THREE: dict[str, Any] = {"data__views": 3, "algorithm__maps": "projection:6", "algorithm__cross_radius": 0.5}
+CUBES: dict[str, Any] = {"algorithm__starts": "cubes", "algorithm__restarts": 1}
+THREE: dict[str, Any] = {
+    **CUBES,
+    "data__views": 3,
+    "algorithm__maps": "projection:6",
+    "algorithm__cross_radius": 0.5,
+}
 STUDIES = [ALL, STANDARD, THREE]
 
 
@@ -38,8 +48,16 @@ def names(algorithm: Canonical, number: int) -> list[str]:
 def test_the_sums_of_a_study() -> None:
     assert names(tiny(), 1) == ["moments", "cross", *(f"kmeans-0{n}" for n in range(1, 5)), "objective"]
     assert names(tiny(), 2) == ["table"]
-    everything = ["scale", "moments", "cross", "split-1", "split-2", *(f"kmeans-0{n}" for n in range(1, 5))]
+    everything = [
+        "scale",
+        "moments",
+        "cross",
+        *(f"split-{n}" for n in range(1, 5)),
+        *(f"kmeans-0{n}" for n in range(1, 5)),
+    ]
     assert names(tiny(**STANDARD), 1) == [*everything, "objective", "refine-1", "refine-2"]
+    alone = ["moments", "cross", "cubes", *(f"kmeans-0{n}" for n in range(1, 5))]
+    assert names(tiny(**CUBES), 1) == alone  # of one restart nobody asks how well it did
     with pytest.raises(WrongState):
         tiny().exchanges(3)
 
@@ -86,9 +104,16 @@ def broadcast(algorithm: Canonical, stage: CanonicalStage, rng: np.random.Genera
 
 
 def added(
-    algorithm: Canonical, data: MultiviewSite, number: int, stage: CanonicalStage, sent: State
+    algorithm: Canonical,
+    data: MultiviewSite,
+    number: int,
+    stage: CanonicalStage,
+    sent: State,
+    units: UnitSums | None = None,
 ) -> torch.Tensor:
     program = CanonicalSite(algorithm.plan, algorithm.maps, data)
+    if units is not None:
+        program.use_unit_sums(units)
     given = program.contribute(number, stage.exchange, sent)
     fields = {field.name: field for field in stage.exchange.layout.fields}
     assert given.keys() == fields.keys()
@@ -115,6 +140,57 @@ def test_no_record_adds_more_than_the_sensitivity_whatever_is_broadcast(changes:
             assert most >= 0.8 * stage.sensitivity  # or the noise would be wasted
         else:
             assert stage.kind == "scale"
+
+
+UNITS: list[dict[str, Any]] = [
+    {"unit": "group", "group_size": 3},
+    {"unit": "group", "group_size": 4, "adjacency": "replace-patient"},
+]
+PATIENTS = (0, 1, 1, 1, 2, 2, 3, 1, 4, 4, 1)  # the second has more records than a group
+
+
+def units_of(privacy: dict[str, Any]) -> UnitSums:
+    table = {"noise": "sum", "epsilon": 1.0, "delta": 1e-5, **privacy}
+    settings = checked(PrivacySection, table, "privacy")
+    return UnitSums(settings, seed=1, random=lambda *_: SecureRandom.for_simulation(1, "test"))
+
+
+@pytest.mark.parametrize("privacy", UNITS, ids=["group", "patient"])
+@pytest.mark.parametrize("changes", STUDIES)
+def test_no_group_and_no_patient_adds_more_than_one_record_may(
+    changes: dict[str, Any], privacy: dict[str, Any]
+) -> None:
+    """All records of one unit are replaced by others, or are all the same, or nothing: 2 C apart at most."""
+    algorithm, rng = tiny(**changes), np.random.default_rng(3)
+    weights = units_of(privacy).weights(len(PATIENTS), PATIENTS)
+    assert weights is not None
+    of_patients = "adjacency" in privacy
+    assert int((weights == 0).sum()) == (1 if of_patients else 2)  # more than a group holds; none to fill one
+    mine = np.flatnonzero(np.asarray(PATIENTS) == 1)
+    if not of_patients:
+        units = units_of(privacy).plan(len(PATIENTS))
+        mine = units[0]
+    assert float(weights[mine].sum()) == pytest.approx(1.0)
+    for number, stage in stages(algorithm):
+        if stage.kind == "scale":
+            continue  # without a bound
+        most = 0.0
+        for turn in range(16):
+            before = records(len(PATIENTS), algorithm, rng, turn % 2 == 1)
+            others = records(1 if turn % 4 else len(mine), algorithm, rng, turn % 3 == 1)
+            views = [view.clone() for view in before.views if view is not None]
+            for view, other in zip(views, others.views, strict=True):
+                view[mine] = 0.0 if turn == 0 else other  # one record for all, where there is but one
+            labels = before.labels.clone()
+            labels[mine] = others.labels
+            sent, parts = broadcast(algorithm, stage, rng), []
+            for data in (before, MultiviewSite(tuple(views), labels)):
+                given = MultiviewSite(data.views, data.labels, PATIENTS)
+                parts.append(added(algorithm, given, number, stage, sent, units_of(privacy)))
+            apart = float((parts[0] - parts[1]).norm())
+            assert apart <= 2 * stage.sensitivity * (1 + 1e-9)
+            most = max(most, apart)
+        assert most > 0
 
 
 @pytest.mark.parametrize("changes", STUDIES)

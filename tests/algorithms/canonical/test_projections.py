@@ -7,7 +7,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from secfed.algorithms.canonical.moments import HALF, Moments, moments, power
+from secfed.algorithms.canonical.moments import BLOCK_NORM, HALF, Moments, moments, power
 from secfed.algorithms.canonical.projections import canonical, embedded, pairs, shortened
 from tests.algorithms.canonical_case import SIZES
 
@@ -51,6 +51,14 @@ def test_summed_moments_are_those_of_the_pooled_records() -> None:
     assert np.allclose(total.means(), one.numpy().mean(0))
     assert np.allclose(total.covariances(), np.cov(one.numpy().T, bias=True))
     assert float(total.records) == HALF * 200
+
+
+def test_a_block_is_as_long_for_every_record_of_norm_1() -> None:
+    """So the noise is no larger than it must be, whatever the record."""
+    for row in (torch.eye(5, dtype=torch.float64)[:1], torch.full((1, 4), 0.5, dtype=torch.float64)):
+        block = moments(row)
+        parts = [block.outer, block.sums, block.records.reshape(1)]
+        assert float(torch.cat([part.flatten() for part in parts]).norm()) == pytest.approx(BLOCK_NORM)
 
 
 def test_moments_of_no_records_are_zeros() -> None:

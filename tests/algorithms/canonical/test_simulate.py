@@ -18,8 +18,9 @@ from tests.algorithms.loop import simulate as loop
 def example(repository: Path, name: str, ratio: str, seed: int) -> Study:
     made = Study.load(repository / "examples" / f"{name}.toml")
     if made.privacy is not None:
-        made = made.replace("privacy", None).replace("protection.min_cohort", 3)
-        made = made.replace("algorithm.maps", "hog+sqrt-l2")  # the best map without noise
+        made = made.replace("privacy", None).replace("protection.max_dropouts", None)
+        # The example's other options are for noise.
+        made = made.replace("algorithm", {"name": "canonical", "maps": "hog+sqrt-l2", "refinements": 1})
     return made.replace("data.ratio", ratio).replace("study.seed", seed)
 
 

@@ -12,7 +12,7 @@ from secfed.dp.ledger.ledger import SPENT
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.runs.run_report import RunReport
-from secfed.study.build import build
+from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from tests.algorithms.fedcola_case import TINY, study
 from tests.algorithms.loop import Rounds
@@ -121,7 +121,7 @@ class TestPrivacy:
         assert model_bytes(tmp_path / "noisy") != model_bytes(tmp_path / "quiet")
 
     def test_site_level_noise_covers_every_sum_of_updates(self):
-        algorithm = with_privacy(private("site"), build(private("site")), 10)
+        algorithm = with_privacy(private("site"), build(private("site")), build_data(private("site")).sites)
         assert isinstance(algorithm, NoisedAlgorithm)
         assert algorithm.releases == 2 * 5
         assert all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import torch
 from torch import nn
 
 from secfed.algorithms.federated_averaging.fedsgd import FedSGD
+from secfed.algorithms.framework.unfit import counted_as_defaults
 from secfed.dp.accounting.events import from_value
 from secfed.dp.accounting.interface import statement
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.training.unit_sums import UnitSums
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import with_privacy
-from secfed.study.build import build
+from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from tests.algorithms.federated_averaging.test_pages import RATE, ROUNDS, SITES, Alone, flat, rows, study
 from tests.algorithms.loop import simulate
@@ -121,7 +125,24 @@ def test_what_gradients_are_divided_by_is_public() -> None:
         build(chosen.replace("algorithm.weighting", "records"))
     plain = chosen.replace("algorithm", {"name": "fedavg", "weighting": "equal"})
     with pytest.raises(ConfigError, match=r"privacy\.noise"):
-        with_privacy(plain, build(plain), 4)
+        with_privacy(plain, build(plain), build_data(plain).sites)
+
+
+def test_a_hospital_whose_records_are_all_held_out_adds_zeros() -> None:
+    chosen = wards()
+    algorithm = build(chosen)
+    held_out = algorithm.data.site("hospital-1")
+    none = replace(held_out, train_x=held_out.train_x[:0], train_y=held_out.train_y[:0])
+    algorithm.data.site = lambda _: none
+    with counted_as_defaults(lambda _: None):
+        program = algorithm.site("hospital-1")
+    made = UnitSums(chosen.privacy, seed=1, random=lambda *_: SecureRandom())
+    program.use_unit_sums(made)
+    made.enter(1, "update")
+    [exchange] = algorithm.exchanges(1)
+    given = program.contribute(1, exchange, algorithm.server().broadcast(1, exchange))
+    assert {field.name for field in exchange.layout.fields} == set(given)
+    assert not any(bool(value.any()) for value in given.values())
 
 
 @pytest.mark.parametrize("unit", ["group", "site"])

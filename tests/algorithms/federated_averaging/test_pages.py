@@ -355,7 +355,7 @@ def test_what_each_can_protect(name: str, unit: str, supported: bool) -> None:
         table["group_size"] = 2
     chosen = study(name, weighting="equal", **more).replace("privacy", table)
     if supported:
-        with_privacy(chosen, build(chosen), len(SITES))
+        with_privacy(chosen, build(chosen), SITES)
     else:
         with pytest.raises(ConfigError, match=f"privacy.unit: {name} does not train with the {unit} as unit"):
-            with_privacy(chosen, build(chosen), len(SITES))
+            with_privacy(chosen, build(chosen), SITES)

@@ -236,7 +236,7 @@ class TestSiteLevel:
     def test_all_that_a_site_adds_to_a_sum_is_clipped_together_and_every_sum_is_a_release(self):
         made = private("site", weights="equal", privacy__clip_norm=1e-3)
         rounds = Rounds(made)
-        noised = with_privacy(made, rounds.algorithm, 7)
+        noised = with_privacy(made, rounds.algorithm, rounds.algorithm.plan.sites)
         assert isinstance(noised, NoisedAlgorithm)
         assert noised.releases == 2 + 2 * 3
         clipped = 0

@@ -10,13 +10,14 @@ import torch
 from secfed.algorithms.dro.answer import DroAnswer
 from secfed.errors import MalformedMessage
 from secfed.pipeline.noised_algorithm import with_privacy
-from secfed.study.build import build
+from secfed.study.build import build, build_data
 from secfed.study.registry import ALGORITHMS
 from tests.properties.readiness_studies import OF_MEANS, OF_PAIRS, tiny
 
 CASES = [
     *((name, "") for name in OF_MEANS),
     ("canonical", ""),
+    ("canonical-alignment", ""),
     ("fmcsc", ""),
     ("fmcsc", "one-view"),
     ("fedcola", ""),
@@ -50,7 +51,7 @@ def test_a_broadcast_of_the_study_passes_and_one_with_other_names_or_shapes_does
 
 def test_noise_in_the_sum_leaves_the_check_to_the_algorithm() -> None:
     study = tiny("fmcsc", "site")
-    algorithm = with_privacy(study, build(study), 6)
+    algorithm = with_privacy(study, build(study), build_data(study).sites)
     exchange, server = algorithm.exchanges(1)[0], algorithm.server()
     algorithm.check_broadcast(1, exchange, server.broadcast(1, exchange))
     with pytest.raises(MalformedMessage):

@@ -19,6 +19,8 @@ protection = { name = "plain" }
 """
 
 MODELS = [
+    '{ name = "linear-head", features = "hog" }',
+    '{ name = "linear-head", features = "sqrt-l2+projection:20" }',
     '{ name = "logistic-regression" }',
     '{ name = "mlp", hidden = [8, 4] }',
     '{ name = "small-cnn", channels = [4, 8], hidden = 8 }',
@@ -60,6 +62,14 @@ def test_initial_parameters_depend_on_the_study_seed_and_not_on_global_state(mod
         ('{ name = "mlp", hidden = [8, 0] }', "digits", r"model\.hidden"),
         ('{ name = "mlp", hidden = 8 }', "digits", r"model\.hidden"),
         ('{ name = "logistic-regression", hidden = 8 }', "digits", r"model\.hidden: unknown key"),
+        ('{ name = "linear-head", features = "gabor" }', "digits", r"model\.features.*no map 'gabor'"),
+        ('{ name = "linear-head", features = "hog" }', "breast-cancer", r"model\.features.*square images"),
+        (
+            '{ name = "linear-head", features = "l2+standard" }',
+            "digits",
+            r"model\.features: in 'l2",
+        ),
+        ('{ name = "linear-head", features = "standard" }', "digits", r"model\.features.*over all hospitals"),
     ],
 )
 def test_a_model_that_does_not_fit_is_an_error_that_names_the_key(model, data, key):

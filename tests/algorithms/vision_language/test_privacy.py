@@ -14,7 +14,7 @@ from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian, Skella
 from secfed.dp.accounting.unit import Adjacency
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import with_privacy
-from secfed.study.build import build
+from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from tests.algorithms.dro_case import plain
 from tests.algorithms.vlp_case import TINY, Rounds
@@ -229,7 +229,7 @@ class TestWhatLeaves:
     @pytest.mark.parametrize("unit", ["group", "site"])
     def test_metrics_leave_only_if_the_study_says_so_and_are_named(self, unit):
         made = private(unit, 'metrics = "unprotected"')
-        algorithm = with_privacy(made, build(made), 5)
+        algorithm = with_privacy(made, build(made), build_data(made).sites)
         first = algorithm.exchanges(1)[0]
         named = set(algorithm.unprotected(first))
         assert named

@@ -35,9 +35,11 @@ from secfed.errors import (
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
 from secfed.runs.run_folder import ledger_file
+from secfed.site.terms import Terms
 from secfed.study.build import build
 from secfed.wire.frames import Task
 from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, TOML, Centre, status
+from tests.deploy.central_case import Hospitals
 from tests.deploy.link_case import wait_until
 
 DAY_S = 86_400
@@ -168,6 +170,20 @@ def test_a_study_whose_every_attempt_would_be_refused_is_refused_before(
     with pytest.raises(PolicyRefused, match=f"refusal {number}:"):
         check_limits(centre.terms, centre.roster, limits, NAMES[0])
     check_limits(centre.terms, centre.roster, limits, "hospital-9")  # it is in none of these sums
+
+
+def test_as_many_sites_as_the_study_says_may_be_missing(tmp_path: Path) -> None:
+    """Its own number raises the answers that it asks for; an aggregator that leaves it aside is refused."""
+    hospitals = Hospitals(tmp_path)
+    own, roster = hospitals.names[0], hospitals.roster
+    loose = Terms.of(hospitals.study, roster, own)
+    strict = Terms.of(hospitals.study.replace("protection.max_dropouts", 0), roster, own)
+    check_limits(loose, roster, loose.limits(SiteLimits()), own)
+    check_limits(strict, roster, strict.limits(SiteLimits()), own)
+    with pytest.raises(PolicyRefused, match=r"refusal 9: .*3 of 4"):
+        check_limits(loose, roster, strict.limits(SiteLimits()), own)
+    plans = {plan_digest(one.study, one.algorithm, one.sites, roster) for one in (loose, strict)}
+    assert len(plans) == 2
 
 
 def test_a_study_in_which_a_site_s_values_would_meet_zeros_only_is_refused_before(

@@ -52,11 +52,11 @@ def test_what_left_is_listed_with_its_bytes(board: StatusBoard) -> None:
 def test_a_status_that_cannot_be_written_ends_nothing_and_is_logged_once(
     board: StatusBoard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
-    def refused(_descriptor: int) -> None:
+    def refused(*_names: object) -> None:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(private_files.os, "fsync", refused)
+        patch.setattr(private_files.os, "replace", refused)
         for _ in range(3):
             board.set(connection="failing")
             board.error("connection refused")
@@ -71,7 +71,7 @@ def test_a_status_that_cannot_be_written_ends_nothing_and_is_logged_once(
     content = read_status(board.path)
     assert content["totals"]["sums"] == 3
     with monkeypatch.context() as patch:
-        patch.setattr(private_files.os, "fsync", refused)
+        patch.setattr(private_files.os, "replace", refused)
         board.set(connection="failing")
     assert len(caplog.records) == 3  # it was well in between: this is another fault
 

@@ -261,6 +261,17 @@ def test_the_key_holder_cannot_be_left_out(tmp_path):
         CentralStudy(h.study, h.roster, h.names[1:])
 
 
+def test_sites_that_may_be_missing_are_not_waited_for(tmp_path):
+    """``protection.max_dropouts`` counts in every exchange; who is left out on purpose is missing, too."""
+    h = Hospitals(tmp_path)
+    study = h.study.replace("protection.max_dropouts", 0)
+    central = CentralStudy(study, h.roster)
+    assert _quorum(central, Service().quorum) == central.threshold(4) == 4
+    assert central.threshold(3) == 3
+    with pytest.raises(ConfigError, match=r"protection\.max_dropouts is 0"):
+        CentralStudy(study, h.roster, h.names[1:])
+
+
 def test_the_quorum_is_between_the_least_cohort_and_all(tmp_path):
     h = Hospitals(tmp_path)
     assert _quorum(h.central, Service().quorum) == 3

@@ -58,6 +58,18 @@ def test_without_noise_and_clipping_a_full_step_is_the_plain_mean_gradient(engin
     assert torch.allclose(parameters(model), wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_record_that_stands_for_none_moves_nothing(engine: EngineName) -> None:
+    """Or a sum with the only record there would be 2 C from one without it."""
+    for blank in (False, True):
+        model, data = mlp(), tuple(torch.zeros_like(part[:1]) for part in table())
+        before = parameters(model)
+        exact = mechanism(clip=math.inf, sigma=0.0, rate=1.0)
+        private = PrivateTraining(exact, engine=engine, blank=blank)
+        private.run(model, sgd(model), CROSS_ENTROPY, data, steps=1)
+        assert torch.equal(parameters(model), before) == blank
+
+
 def test_without_noise_and_clipping_a_full_step_is_the_mean_of_group_gradients() -> None:
     """Invariant 1, groups."""
     model, data, groups = mlp(), pairs(), partition()

@@ -22,10 +22,14 @@ from secfed.errors import ConfigError
 RECORDS = 24
 
 
-def sums(**more: Any) -> UnitSums:
+def unplanned(**more: Any) -> UnitSums:
     table = {"unit": "record", "epsilon": 1.0, "delta": 1e-5, "noise": "sum", "clip_norm": 0.5, **more}
     settings = checked(PrivacySection, table, "privacy")
-    made = UnitSums(settings, seed=3, random=lambda *_: SecureRandom.for_simulation(1, "test"))
+    return UnitSums(settings, seed=3, random=lambda *_: SecureRandom.for_simulation(1, "test"))
+
+
+def sums(**more: Any) -> UnitSums:
+    made = unplanned(**more)
     made.plan(RECORDS)
     made.enter(1, "update")
     return made
@@ -87,6 +91,16 @@ def test_one_record_moves_it_by_the_norm_at_most(value: float) -> None:
     assert float((after - before).norm()) <= 2 * 0.5 * GRADIENT_NORM
 
 
+def test_the_only_record_is_added_or_removed_within_the_norm_and_not_twice_that() -> None:
+    """Without it there is a blank one, so that the number of records tells nothing; it must add nothing."""
+    model, blank = network(), (torch.zeros(1, 5), torch.zeros(1, dtype=torch.int64))
+    made = sums()
+    made.plan(1)
+    assert float(flat(made.gradients(model, LOSS, TensorRecords(blank))).norm()) > 0.4  # a record of zeros
+    made.plan(1, blank=True)
+    assert not flat(made.gradients(model, LOSS, TensorRecords(blank))).any()
+
+
 def test_the_engine_is_checked_once_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
@@ -114,12 +128,34 @@ def test_a_delta_for_too_few_records_and_too_many_units_are_refused(monkeypatch:
         sums().plan(100)
 
 
-def test_no_unit_depends_on_the_others_to_the_last_bit() -> None:
+def test_weights_of_records_are_one_for_each_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sums().weights(RECORDS) is None
+    grouped = sums(unit="group", group_size=5).weights(RECORDS)
+    assert grouped is not None
+    assert sorted(grouped.tolist()) == [0.0] * 4 + [0.2] * 20  # no fifth group is filled
+    patients = [0] * 6 + [1] * 4 + [2] * 2 + [3, 4] + [5] * 10
+    found = sums(unit="group", group_size=4).weights(RECORDS, patients)
+    assert found is not None
+    assert set(found.tolist()) == {0.25}  # whose they are is nothing to groups of records
+    made = unplanned(unit="group", group_size=4, adjacency="replace-patient")
+    found = made.weights(RECORDS, patients)
+    assert found is not None
+    totals = [float(found[np.flatnonzero(np.array(patients) == one)].sum()) for one in range(6)]
+    assert totals[:3] == [1.0, 1.0, 1.0]
+    assert totals[5] == 1.0
+    assert int((found[:6] > 0).sum()) == int((found[14:] > 0).sum()) == 4
+    monkeypatch.setattr(unit_sums, "_MOST_UNITS", RECORDS - 1)  # additions are of records here
+    with pytest.raises(ConfigError, match=r"privacy\.noise"):
+        made.weights(RECORDS, patients)
+
+
+@pytest.mark.parametrize("more", [[], [nn.Identity()]], ids=["together", "one by one"])
+def test_no_unit_depends_on_the_others_to_the_last_bit(more: list[nn.Module]) -> None:
     """Weights that cancel make of a last digit what they like; an aggregator chooses them."""
     count, wide = 257, 300
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(count, wide, generator=generator), torch.zeros(count, dtype=torch.long)
-    model = nn.Sequential(nn.Linear(wide, 65, bias=False), nn.Linear(65, 3, bias=False))
+    model = nn.Sequential(nn.Linear(wide, 65, bias=False), nn.Linear(65, 3, bias=False), *more)
     with torch.no_grad():
         model[0].weight.copy_(torch.randn(wide, generator=generator).expand(65, wide))
         model[1].weight.zero_()

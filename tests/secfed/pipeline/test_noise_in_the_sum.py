@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,16 +13,18 @@ from scipy import stats
 
 from secfed.algorithms.framework.base import UnitBound
 from secfed.config.cohort_rules import min_survivors
+from secfed.crypto.attempt import SiteLimits
 from secfed.dp.accounting.events import from_value
 from secfed.dp.accounting.interface import statement
 from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.simulation import simulate
 from secfed.simulation.dropouts import Dropout
+from secfed.site.terms import Terms
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange
 from tests.secfed.pipeline.test_noised_algorithm import Constant, Server
-from tests.secfed.privacy_case import run, study
+from tests.secfed.privacy_case import SITES, run, study
 
 RECORDS = 100.0
 
@@ -68,7 +71,7 @@ def test_what_arrives_is_the_sum_with_the_promised_noise(
     asked = chosen(protection, epsilon=2.0)
     inner = Sums(0.25, 20_000, 4)
     found = play(inner, asked, monkeypatch, *drops, out=tmp_path)
-    noised = with_privacy(asked, inner, 4)
+    noised = with_privacy(asked, inner, SITES)
     assert isinstance(noised, NoisedAlgorithm)
     honest = min_survivors(asked.protection, 4) - max(1, asked.protection.colluders_for(4))
     assert honest >= 2
@@ -99,7 +102,7 @@ def test_shares_of_a_study_divide_what_is_paid() -> None:
         def unit_bound(self, exchange: Exchange) -> UnitBound:
             return UnitBound(1.0, share=0.8 if exchange.name == "a" else 0.2)
 
-    noised = with_privacy(chosen(), Two(0.0, 10, 4), 4)
+    noised = with_privacy(chosen(), Two(0.0, 10, 4), SITES)
     assert isinstance(noised, NoisedAlgorithm)
     first, second = (noised.event_of(exchange) for exchange in noised.exchanges(1))
     assert first is not None
@@ -119,10 +122,54 @@ def test_releases_of_one_exchange_divide_its_share() -> None:
         def unit_bound(self, exchange: Exchange) -> UnitBound:
             return UnitBound(1.0, share=0.5)
 
-    noised = with_privacy(chosen().replace("study.rounds", 4), Rounds(0.0, 10, 4), 4)
+    noised = with_privacy(chosen().replace("study.rounds", 4), Rounds(0.0, 10, 4), SITES)
     assert isinstance(noised, NoisedAlgorithm)
     often, once = (noised.event_of(exchange) for exchange in noised.exchanges(1))
     assert noise_of(often) == pytest.approx(4 * noise_of(once), rel=1e-3)
+
+
+class Groups(Sums):
+    """One exchange of all sites in both rounds, one of five sites and then of six, and one of too few."""
+
+    asked: ClassVar[dict[str, tuple[int, int]]] = {"all": (8, 8), "some": (5, 6), "few": (4, 4)}
+
+    def exchanges(self, round_number: int) -> tuple[Exchange, ...]:
+        return tuple(Exchange(name, "all", self.layout) for name in self.asked) if round_number < 3 else ()
+
+    def members(self, round_number: int, exchange: Exchange, sites: Sequence[str]) -> Sequence[str]:
+        return sites[: self.asked[exchange.name][round_number - 1]]
+
+
+@pytest.mark.parametrize("protection", ["masked", "encrypted"])
+@pytest.mark.parametrize("distribution", ["skellam", "discrete-gaussian"])
+@pytest.mark.parametrize(("dropouts", "least"), [(None, (4, 4, 4)), (1, (7, 4, 4)), (0, (8, 5, 4))])
+def test_no_sum_that_sites_release_has_less_noise_than_is_paid_for(
+    protection: str, distribution: str, dropouts: int | None, least: tuple[int, ...]
+) -> None:
+    """Whatever the survivors are, the honest ones' shares add up to what the ledger says."""
+    asked = chosen(protection, f'distribution = "{distribution}"').replace("data.sites", 8)
+    asked = asked.replace("study.rounds", 2).replace("protection.min_cohort", 4)
+    if dropouts is not None:
+        asked = asked.replace("protection.max_dropouts", dropouts)
+    sites = tuple(f"hospital-{number}" for number in range(8))
+    noised = with_privacy(asked, Groups(0.0, 5, 8), sites)
+    assert isinstance(noised, NoisedAlgorithm)
+    limits = Terms(asked, noised, sites).limits(SiteLimits())
+    found = []
+    for number in (1, 2):
+        for exchange in noised.exchanges(number):
+            noise = noised._noises[noised.inner_exchange(exchange)]
+            event, (item,) = noised.event_of(exchange), noise.layout.fields
+            assert event is not None
+            # Steps of the grid, of which the event's unit is the coarsest.
+            paid = event.variance if distribution == "skellam" else event.shares * event.sigma**2
+            members = len(noised.members(number, exchange, sites))
+            permitted = limits.of_exchange(members).min_threshold
+            assert noise.min_survivors <= permitted <= members
+            for survivors in range(permitted, members + 1):
+                assert (survivors - noise.colluders) * noise.share_variance(item) >= paid
+            found.append(noise.min_survivors)
+    assert tuple(found) == least * 2
 
 
 def noise_of(event: Any) -> float:
@@ -142,13 +189,13 @@ def test_plain_protection_would_show_each_share() -> None:
 
 @pytest.mark.parametrize("inner", [Constant, type("Unbounded", (Sums,), {"bound": None})])
 def test_an_algorithm_must_bound_what_one_record_adds(inner: type[Constant]) -> None:
-    refused(r"privacy\.noise", lambda: with_privacy(chosen(), inner(0.0, 5, 4), 4))
+    refused(r"privacy\.noise", lambda: with_privacy(chosen(), inner(0.0, 5, 4), SITES))
 
 
 def test_too_few_honest_sites_are_refused() -> None:
     """Masked protection has two honest sites in every sum by its own rules; encrypted has not."""
     asked = chosen("encrypted").replace("protection.min_cohort", 2)
-    refused(r"privacy\.noise", lambda: with_privacy(asked, Sums(0.0, 5, 4), 4))
+    refused(r"privacy\.noise", lambda: with_privacy(asked, Sums(0.0, 5, 4), SITES))
 
 
 def test_keys_without_effect_are_refused() -> None:
@@ -179,7 +226,7 @@ def test_a_study_of_before_keeps_its_digest() -> None:
 def test_another_hospital_is_counted_among_those_who_read_the_sum() -> None:
     """Where a study tolerates no colluder, each hospital still knows its own share of the noise."""
     asked = chosen().replace("data.sites", 3).replace("protection.colluders", 0)
-    noised = with_privacy(asked, Sums(0.0, 5, 3), 3)
+    noised = with_privacy(asked, Sums(0.0, 5, 3), SITES[:3])
     assert isinstance(noised, NoisedAlgorithm)
     (event,) = (noised.event_of(exchange) for exchange in noised.exchanges(1))
     (noise,) = noised._noises.values()

@@ -17,7 +17,7 @@ from secfed.simulation import simulate
 from secfed.simulation.dropouts import Dropout
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange, Field, Layout, State, Summands, Totals
-from tests.secfed.privacy_case import run, study
+from tests.secfed.privacy_case import SITES, run, study
 
 
 class Constant(Algorithm, SiteProgram):
@@ -88,7 +88,7 @@ def test_totals_of_a_site_private_study_have_the_promised_distribution(
     chosen = study("site", protection="masked", epsilon=2.0)
     inner = Constant(0.0, 20_000, 4)
     taken = [totals_of(inner, chosen, monkeypatch, *drops) for drops in ((), ("hospital-3@mask:1",))]
-    noised = with_privacy(chosen.replace("study.rounds", 1), inner, 4)
+    noised = with_privacy(chosen.replace("study.rounds", 1), inner, SITES)
     assert isinstance(noised, NoisedAlgorithm)
     promised = noised.noise_multiplier * 1.0
     honest = min_survivors(chosen.protection, 4) - chosen.protection.colluders_for(4)
@@ -110,7 +110,7 @@ def test_noise_does_not_lower_the_fewest_sites_that_add_more_than_zeros() -> Non
             return ((frozenset({"hospital-1", "hospital-2", "hospital-3"}), 3),)
 
     inner = Grouped(0.0, 10, 4)
-    noised = with_privacy(study("site").replace("study.rounds", 1), inner, 4)
+    noised = with_privacy(study("site").replace("study.rounds", 1), inner, SITES)
     (outer,) = noised.exchanges(1)
     assert outer != inner.exchanges(1)[0]
     assert noised.contributors(1, outer) == inner.contributors(1, inner.exchanges(1)[0])
@@ -120,7 +120,7 @@ def test_site_privacy_clips_what_a_site_contributes(monkeypatch: pytest.MonkeyPa
     """Sites that would contribute a thousand times the norm move the sum by the norm, each."""
     chosen = study("site", epsilon=20.0).replace("study.rounds", 1)
     inner = Constant(1000.0, 100, 4)
-    noised = with_privacy(chosen, inner, 4)
+    noised = with_privacy(chosen, inner, SITES)
     assert isinstance(noised, NoisedAlgorithm)
     honest = min_survivors(chosen.protection, 4) - chosen.protection.colluders_for(4)
     deviation = noised.noise_multiplier * (4 / honest) ** 0.5
@@ -133,4 +133,4 @@ def test_site_privacy_clips_what_a_site_contributes(monkeypatch: pytest.MonkeyPa
 
 def test_an_algorithm_without_private_training_is_refused_for_records() -> None:
     with pytest.raises(ConfigError, match=r"privacy\.unit"):
-        with_privacy(study(), Constant(0.0, 1, 4), 4)  # type: ignore[arg-type]
+        with_privacy(study(), Constant(0.0, 1, 4), SITES)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def test_nobody_joins_a_private_study_without_a_ledger(unit: str) -> None:
     built = build(chosen)
     names = tuple(build_data(chosen).sites)
     aggregator, identities = Identity.generate("aggregator"), [Identity.generate(name) for name in names]
-    terms = Terms(chosen, with_privacy(chosen, built, len(names)), names)
+    terms = Terms(chosen, with_privacy(chosen, built, names), names)
     with pytest.raises(WrongState, match="needs a ledger"):
         build_site(
             terms,

@@ -175,6 +175,26 @@ class TestSitesOfTheFile:
         with pytest.raises(DataError, match="has no array 'X1'"):
             data.site("north")
 
+    def test_an_array_says_whose_each_record_is(self, save):
+        whose = np.array([f"p{number // 3}" for number in range(N)])
+        where = np.where(np.arange(N) < 40, "north", "south")
+        given = separate(patient_key="whose")
+        assert given.names_patients
+        assert not separate().names_patients
+        folder = save(where=where, whose=whose)
+        site = multiview(given, 1, folder).site("south")
+        assert site.patients is not None
+        assert len(site.patients) == len(site.labels) == N - 40
+        assert [number for number in range(1, 50) if site.patients[number] != site.patients[number - 1]] == [
+            number for number in range(1, 50) if whose[40 + number] != whose[39 + number]
+        ]
+        assert site.first(50, "south").patients == site.patients
+        assert multiview(separate(), 1, folder).site("south").patients is None
+        with pytest.raises(DataError, match=r"'whose'.*name every record's patient"):
+            multiview(given, 1, save(where=where, whose=whose[1:])).site("south")
+        with pytest.raises(DataError, match="'whose' does not name patients"):
+            multiview(given, 1, save(where=where, whose=np.linspace(0, 1, N))).site("south")
+
     def test_a_site_without_records_is_an_error_that_names_it(self, save):
         data = multiview(separate(), 1, save(where=np.full(N, "south")))
         with pytest.raises(DataError, match="site 'north' has no records"):
@@ -283,6 +303,7 @@ def test_no_error_says_how_many_records_a_hospital_has(save):
         ({"scale": {"X1": [1, 1]}}, r"data\.scale\.X1: the low end"),
         ({"scale": {"X1": "max"}}, r"data\.scale"),
         ({"label": "Y"}, r"data\.label: unknown key.*label_key"),
+        ({"patient_key": "whose"}, r"data\.patient_key: .*divided among.*set data\.site_key"),
     ],
 )
 def test_options_that_mean_nothing_are_errors_that_name_the_key(keys, message):
@@ -306,6 +327,21 @@ def test_options_that_mean_nothing_are_errors_that_name_the_key(keys, message):
 def test_options_that_separate_records_would_ignore_or_break(keys, message):
     with pytest.raises(ConfigError, match=message):
         separate(**keys)
+
+
+def test_a_study_without_patients_keeps_its_digest():
+    from secfed.study.study import Study
+
+    study = Study.parse(
+        """
+        study = { name = "views", rounds = 1 }
+        algorithm = { name = "canonical" }
+        model = { name = "none" }
+        data = { name = "multiview", path = "v.npz", classes = 3, sites = ["a", "b", "c"], site_key = "s" }
+        """
+    )
+    assert "patient_key" not in study.tables()["data"]
+    assert study.replace("data.patient_key", "whose").digest() != study.digest()
 
 
 FACTS = SimpleNamespace(sites=("a",), view_sizes=(3, 2), classes=2, view_of={"a": None})
@@ -365,3 +401,10 @@ def test_the_published_sets(shared_data, build, options_of, file, records, class
         assert float(held.min()) == 0.0
         assert 0.99 < float(held.max()) <= 1.0
     assert all(190 <= len(site.labels) <= 230 for site in sites)
+
+
+def test_a_patient_is_named_for_every_record_or_for_none():
+    views, labels = (torch.zeros(4, 3), torch.zeros(4, 2)), torch.zeros(4).long()
+    assert check_multiview("a", MultiviewSite(views, labels, (0, 0, 1, 2)), FACTS).patients == (0, 0, 1, 2)
+    with pytest.raises(DataError, match="site 'a' has not one patient per record"):
+        check_multiview("a", MultiviewSite(views, labels, (0, 0, 1)), FACTS)

@@ -1,4 +1,4 @@
-"""What becomes of a view's features before anything is summed: the same everywhere, fixed by the study.
+"""What becomes of features before anything is learnt or summed: the same everywhere, fixed by the study.
 
     l2              norm 1
     sqrt-l2         square roots, then norm 1: for counts and histograms
@@ -26,6 +26,7 @@ import torch
 from secfed.algorithms.framework.randomness import derive_seed
 from secfed.errors import ConfigError
 
+KEY: Final = "algorithm.maps"  # which errors name
 STANDARD: Final = "standard"
 _PLAIN: Final = ("l2", "sqrt-l2", "hog", STANDARD)
 _PROJECTION: Final = "projection"
@@ -49,13 +50,13 @@ class FeatureMap:
             sized = name == _PROJECTION and size.isdecimal() and 0 < int(size) <= 100_000
             if not sized and step not in _PLAIN:
                 raise ConfigError(
-                    f"algorithm.maps: there is no map {step!r}",
+                    f"{KEY}: there is no map {step!r}",
                     remedy=f'use one of {", ".join(_PLAIN)} or projection:K, for example "projection:300"; '
                     'join several by "+"',
                 )
             if step == STANDARD and at:
                 raise ConfigError(
-                    f'algorithm.maps: in {text!r} "standard" is not the first step',
+                    f'{KEY}: in {text!r} "standard" is not the first step',
                     remedy='put "standard" first: it takes the features as they are stored',
                 )
             steps.append((name, int(size) if sized else 0))
@@ -72,7 +73,7 @@ class FeatureMap:
             if name == "hog":
                 if math.isqrt(features) ** 2 != features:
                     raise ConfigError(
-                        f'algorithm.maps: "hog" needs square images, and view {view} has {features} features',
+                        f'{KEY}: "hog" needs square images, and view {view} has {features} features',
                         remedy='use "l2" for this view',
                     )
                 features = _DIRECTIONS * _CELLS * _CELLS

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from secfed.algorithms.canonical.feature_maps import FeatureMap, unit
+from secfed.algorithms.models.feature_maps import FeatureMap, unit
 from secfed.errors import ConfigError
 
 TEXTS = [
