@@ -85,7 +85,7 @@ def measure(
             models.add((Path(folder) / MODEL_FILE).read_bytes())
         round_s[name] = _median_round_s(clock.ends)
     progress("Flower")
-    flower = _flower(study, workers)
+    flower = _flower(rounds, epochs, sites, workers)
     return {
         "sites": sites,
         "epochs": epochs,
@@ -103,13 +103,12 @@ def _median_round_s(ends: list[float]) -> float:
     return statistics.median(after - before for before, after in pairwise(ends))
 
 
-def _flower(study: Study, workers: int) -> tuple[float, float] | None:
+def _flower(*asked: int) -> tuple[float, float] | None:
     """Median seconds of a round, and of everything but imports; in a process that Ray ends with."""
     if find_spec("ray") is None or find_spec("flwr") is None:
         return None
     environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    asked = [str(study.rounds), str(study.algorithm.local_epochs), str(study.data.sites), str(workers)]
-    command = [sys.executable, "-m", "secfed.bench.engines_flower", *asked]
+    command = [sys.executable, "-m", "secfed.bench.engines_flower", *map(str, asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     times = [float(line.removeprefix("at ")) for line in done.stdout.splitlines() if line.startswith("at ")]
     if done.returncode != 0 or len(times) < 4:

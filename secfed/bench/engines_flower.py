@@ -38,13 +38,14 @@ def main() -> None:
         here: Setting = build(Study.parse(text)).setting  # type: ignore[attr-defined]
         data = here.labelled().site(f"hospital-{int(context.node_config['partition-id']) + 1}")
         model = here.model()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
         inputs, labels = torch.as_tensor(data.train_x), torch.as_tensor(data.train_y)
         for _ in range(epochs):
-            for rows in torch.randperm(len(inputs)).split(32):
+            for rows in torch.split(torch.randperm(len(inputs)), 32):
                 optimiser.zero_grad()
-                torch.nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+                loss = torch.nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
         content: dict[str, Any] = {
             "arrays": ArrayRecord(model.state_dict()),

@@ -118,7 +118,7 @@ class RayRunner:
 
             if not ray.is_initialized():
                 join(self.address, self.jobs)
-            self._run = ray.remote(num_cpus=1, max_retries=0)(run_alone)  # type: ignore[call-overload]
+            self._run = ray.remote(num_cpus=1, max_retries=0)(run_alone)
         return _RayTask(
             self._run.remote(part.resolve(), self.paths_from.resolve(), self.debug), part / LOG_FILE
         )
