@@ -40,7 +40,8 @@ class Ray(Pool):
             import ray
         except ImportError:
             raise ConfigError(
-                "--engine ray: Ray is not installed", remedy='pip install "secfed[cluster]"'
+                "--engine ray: Ray is not installed",
+                remedy="in secfed's folder: pip install --constraint constraints.txt '.[cluster]'",
             ) from None
         self._ray: Any = ray
         self._mine = not ray.is_initialized()

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
+from secfed.engine.choice import open_engine
 from secfed.engine.interface import torch_threads
-from secfed.engine.options import EngineOptions, open_engine
+from secfed.engine.options import EngineOptions
 from secfed.errors import ConfigError, RoundAborted
 from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.records.chain_file import verify_file

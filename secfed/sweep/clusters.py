@@ -176,5 +176,6 @@ def make_runner(engine: str, paths_from: Path, jobs: int, slurm: Sequence[str], 
 
 def _lacks(engine: str, package: str) -> ConfigError:
     return ConfigError(
-        f"--engine {engine}: {package} is not installed", remedy='pip install "secfed[cluster]"'
+        f"--engine {engine}: {package} is not installed",
+        remedy="in secfed's folder: pip install --constraint constraints.txt '.[cluster]'",
     )

@@ -40,7 +40,7 @@ def test_without_ray_there_is_one_line_that_helps(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match="--engine ray: Ray is not installed") as caught:
         simulate(_study(), engine=RAY)
-    assert "secfed[cluster]" in caught.value.remedy
+    assert "[cluster]" in caught.value.remedy
 
 
 @needs_ray
