@@ -84,7 +84,7 @@ class ExactEngine(Engine):
         factors = into.factors(norms)
         names = {id(value): name for name, value in into.parameters.items()}
         for value, part in parts:
-            into.sums[names.pop(id(value))] += part.clipped(factors)  # once each
+            into.sums[names[id(value)]] += part.clipped(factors)
         kept = sum(part.elements for _, part in parts) + sum(map(_kept, layers)) // len(classes)
         self._at_a_time = max(1, min(_ROWS, _ELEMENTS // max(1, kept)))
 
