@@ -166,8 +166,9 @@ def tied() -> nn.Module:
 
 
 def repeated() -> nn.Module:
-    layer = nn.Linear(144, 144)
-    return nn.Sequential(nn.Flatten(), layer, nn.ReLU(), layer, nn.Linear(144, 3))
+    """Its two gradients are orthogonal for most weights, so that a comparison does not notice."""
+    layer, wider = nn.Linear(784, 784, bias=False), nn.Linear(144, 784, bias=False)
+    return nn.Sequential(nn.Flatten(), wider, layer, layer, nn.Linear(784, 2, bias=False))
 
 
 def half_affine() -> nn.Module:
