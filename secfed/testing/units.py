@@ -101,10 +101,10 @@ def _check_norms(case: Case, bounds: Mapping[Exchange, UnitBound | None]) -> Non
                 algorithm.members(number, exchange, sites),
             )
             bound = left.pop(exchange, None)
-            for site in members if bound is not None else ():
-                turns = range(len(_SCALES)) if site == members[0] else _ONE_TURN
-                for turn in turns:
-                    _check_norm(case, site, turn, number, exchange, broadcast, bound)
+            if bound is not None:
+                for site in members:
+                    for turn in range(len(_SCALES)) if site == members[0] else _ONE_TURN:
+                        _check_norm(case, site, turn, number, exchange, broadcast, bound)
             given = {site: programs[site].contribute(number, exchange, broadcast) for site in members}
             server.absorb(number, exchange, add(exchange, given))
 
