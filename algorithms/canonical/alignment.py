@@ -156,10 +156,14 @@ class CanonicalAlignment(CanonicalSums):
 
     def site(self, site_id: SiteId) -> AlignmentSite:
         """One site's program, bound to that site's pairs."""
-        data = self.site_data(site_id)
-        no_labels = torch.zeros(len(data.train), dtype=torch.int64)
-        views = data.train.images, data.train.tokens
-        train = MultiviewSite(views, no_labels, data.train_patients)
+        given = self.pairs.site(site_id)
+        data = check_image_text(site_id, given, self.pairs)
+        pairs, privacy = data.train, self.plan.privacy
+        if privacy is not None and privacy.unit == "record" and not len(given.train):
+            pairs = pairs.take(torch.arange(0))  # the first would replace a blank one, at twice the norm
+        no_labels = torch.zeros(len(pairs), dtype=torch.int64)
+        patients = data.train_patients if len(pairs) else None
+        train = MultiviewSite((pairs.images, pairs.tokens), no_labels, patients)
         return AlignmentSite(
             self.plan, self.maps, self.within_limit(train, site_id), data.test, self.network()
         )

@@ -96,7 +96,8 @@ class FeatureMap:
             elif name == "sqrt-l2":
                 values = unit(values.clamp(min=0).sqrt())
             elif name == "hog":
-                values = unit(_gradients(values))
+                # One by one: the last bits of hypot and atan2 depend on where in an array a number stands.
+                values = unit(torch.cat([_gradients(one) for one in torch.split(values, 1)]))
             elif size:
                 signs = _signs(values.shape[1], size, derive_seed(seed, "projection", at))
                 values = unit(by_rows(values, signs))

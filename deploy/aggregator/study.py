@@ -70,5 +70,6 @@ class CentralStudy:
             )
 
     def threshold(self, cohort: int) -> int:
-        """Answers that a cohort of this size needs where the study asks no other sites."""
-        return threshold(self.study.protection, len(self.roster.sites), cohort, cohort)
+        """Answers that a cohort needs which lacks none of the sites but those that are not asked at all."""
+        members = cohort + len(self.names) - len(self.asked)
+        return threshold(self.study.protection, len(self.roster.sites), cohort, members)

@@ -36,7 +36,7 @@ _RECORDS: Final = 3
 _SEED: Final = 18
 _TOLERANCE: Final = 0.01  # mixed precision is within it, a wrong gradient is not
 
-_CANNOT_BE_COMPUTED: Final = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+CANNOT_BE_COMPUTED: Final = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def checked_engine(
     rows = made_up(like)
     parameters = {key: value for key, value in model.named_parameters() if value.requires_grad}
     if name == "loop":
-        with _made_up_parameters(model), suppress(*_CANNOT_BE_COMPUTED):
+        with _made_up_parameters(model), suppress(*CANNOT_BE_COMPUTED):
             _sum(engine, [rows], parameters, math.inf)
         return engine
     singles = one_by_one(rows)
@@ -67,7 +67,7 @@ def checked_engine(
                     wanted, size = _sum(LoopEngine(model, loss), singles, parameters, clip_norm)
             except torch.OutOfMemoryError:
                 raise
-            except _CANNOT_BE_COMPUTED as problem:
+            except CANNOT_BE_COMPUTED as problem:
                 why, size = f"{type(problem).__name__}: {problem}", math.nan
             if not math.isfinite(size):
                 _log.warning(

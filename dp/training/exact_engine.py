@@ -15,14 +15,15 @@ from typing import Final, Self
 import torch
 from torch import nn
 
-from secfed.dp.training.engine_check import checked_engine
+from secfed.dp.training.engine_check import CANNOT_BE_COMPUTED, checked_engine
 from secfed.dp.training.engines import ClippedSum, Engine
 from secfed.dp.training.exact import Alive
-from secfed.dp.training.exact_layers import Part, cross_entropy_slope, rules
+from secfed.dp.training.exact_layers import Part, Rule, cross_entropy_slope, rules
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.errors import ConfigError
 
-_ROWS: Final = 256  # records at a time: memory
+_ROWS: Final = 256  # records at a time, at most
+_ELEMENTS: Final = 1 << 26  # float64 numbers at a time: 512 MiB
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class ExactEngine(Engine):
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._at_a_time = 1  # records; from the shapes of what the last ones kept
 
     @classmethod
     def of(cls, model: nn.Module, loss: DeclaredLoss, like: Batch) -> Self | None:
@@ -43,24 +45,24 @@ class ExactEngine(Engine):
             or (like[1].dim(), like[1].dtype) != (1, torch.int64)
             or not like[0].is_floating_point()
             or any(value.device.type != "cpu" for value in (*like, *parameters))
-            or len({id(value) for layer in model.modules() for value in layer.parameters(recurse=False)})
-            != sum(1 for layer in model.modules() for _ in layer.parameters(recurse=False))
             or rules(model) is None
         ):
             return None
         engine = cls(model)
         try:
             found = checked_engine("exact", engine, model, loss, like)
-        except ConfigError as problem:
-            _log.warning("records are clipped one by one: %s", problem.message)
+        except (ConfigError, *CANNOT_BE_COMPUTED) as problem:
+            _log.warning("records are clipped one by one: %s", problem)
             return None
         return engine if found is engine else None
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """The rows of each batch at once; ``into`` without a grid."""
         for inputs, classes in units:
-            for start in range(0, len(classes), _ROWS):
-                rows = slice(start, start + _ROWS)
+            start = 0
+            while start < len(classes):
+                rows = slice(start, start + self._at_a_time)
+                start = rows.stop
                 self._add(inputs[rows], classes[rows], into)
 
     def _add(self, inputs: torch.Tensor, classes: torch.Tensor, into: ClippedSum) -> None:
@@ -83,3 +85,9 @@ class ExactEngine(Engine):
         names = {id(value): name for name, value in into.parameters.items()}
         for value, part in parts:
             into.sums[names[id(value)]] += part.clipped(factors)
+        kept = sum(part.elements for _, part in parts) + sum(map(_kept, layers)) // len(classes)
+        self._at_a_time = max(1, min(_ROWS, _ELEMENTS // max(1, kept)))
+
+
+def _kept(rule: Rule) -> int:
+    return sum(value.numel() for value in vars(rule).values() if isinstance(value, torch.Tensor))

@@ -22,7 +22,8 @@ _SCORE_BITS: Final = 50  # nothing is summed: only to find numbers that are not 
 class Part(Protocol):
     """The gradients of one parameter for every record of a batch."""
 
-    squares: torch.Tensor  # [B] float64, squared L2 norms
+    squares: torch.Tensor  # [B] float64, squared L2 norms, never too small
+    elements: int  # numbers that are kept for each record
 
     def clipped(self, factors: torch.Tensor) -> torch.Tensor:
         """The sum over records of factor * gradient, in the parameter's shape; its order is not fixed."""
@@ -34,6 +35,7 @@ class _Rows:
 
     def __init__(self, rows: torch.Tensor, shape: torch.Size, alive: Alive) -> None:
         self._rows, self._shape = rows.reshape(len(rows), -1), shape
+        self.elements = self._rows.shape[1]
         self.squares = alive.squares(self._rows)
 
     def clipped(self, factors: torch.Tensor) -> torch.Tensor:
@@ -42,6 +44,8 @@ class _Rows:
 
 class _Outer:
     """Gradients b a^T of a matrix, of which only a [B, d] and b [B, p] are there."""
+
+    elements = 0  # the layer has them
 
     def __init__(self, inputs: torch.Tensor, outputs: torch.Tensor, alive: Alive) -> None:
         self._inputs, self._outputs = inputs, outputs
@@ -89,6 +93,8 @@ class _Linear(_Weighted):
         self._weight = rounded_weights(layer.weight, self._bits)
 
     def forward(self, values: torch.Tensor, alive: Alive) -> torch.Tensor:
+        if values.dim() != 2:
+            raise ValueError("a linear layer of several positions")
         self._inputs = alive.rounded(values, self._bits)
         outputs = self._inputs @ self._weight.T
         return outputs + self._own[1].detach() if len(self._own) > 1 else outputs
@@ -161,8 +167,8 @@ class _GroupNorm(_Weighted):
     def backward(self, gradient: torch.Tensor, alive: Alive) -> torch.Tensor:
         shape, grouped = gradient.shape, (len(gradient), self._layer.num_groups, -1)
         if self._own:
-            channels = gradient.flatten(2)
-            scaled = channels * self._normal.flatten(2)
+            channels, normal = (one.reshape(*shape[:2], -1) for one in (gradient, self._normal))
+            scaled = channels * normal
             self._parts = [
                 _Rows(alive.total(one, 2), self._own[0].shape, alive) for one in (scaled, channels)
             ]
@@ -235,8 +241,12 @@ def cross_entropy_slope(scores: torch.Tensor, classes: torch.Tensor, alive: Aliv
 
 def rules(model: nn.Module) -> list[Rule] | None:
     """A rule for every layer, first to last; None for a model with anything else in it."""
-    made: list[Rule] = []
-    for layer in _layers(model):
+    made, layers = list[Rule](), list(_layers(model))
+    # The gradient of a layer, or a weight, that is there twice is a sum of two, and longer than either.
+    own = [id(value) for layer in layers for value in layer.parameters()]
+    if len(set(own)) < len(own):
+        return None
+    for layer in layers:
         rule = _rule(layer)
         # A hook, or a method set on the object itself, could do anything.
         if rule is None or _hooks(layer) or "forward" in vars(layer):
@@ -267,7 +277,7 @@ def _rule(layer: nn.Module) -> Rule | None:
         plain = (layer.groups, layer.dilation, layer.padding_mode) == (1, (1, 1), "zeros")
         return _Conv2d(layer) if plain and not isinstance(layer.padding, str) else None
     if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm:
-        return _GroupNorm(layer)
+        return _GroupNorm(layer) if (layer.weight is None) == (layer.bias is None) else None
     if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
         usual = (layer.kernel_size, 0, 1, False, False)
         same = usual == (layer.stride, layer.padding, layer.dilation, layer.return_indices, layer.ceil_mode)

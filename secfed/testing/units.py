@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import torch
 
+from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
 from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.framework.base import Algorithm, UnitBound
 from secfed.algorithms.framework.datasets import SiteData
@@ -33,6 +34,7 @@ _UNITS: Final = ("record", "group")
 _ROWS: Final = 5  # of the hospital that is measured
 _SCALES: Final = (0.0, 1.0, 1e3, 0.0)  # of what is added to an honest broadcast, turn by turn
 _EXTREMES: Final = (0.0, 1.0, -1.0, 3e38, -3e38, 1e-45)  # finite in float32
+_ONE_TURN: Final = (2,)  # extreme records, and a broadcast that is mostly noise
 _ROUNDING: Final = 1e-9
 _Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -45,13 +47,16 @@ def check_unit_sums(case: Case, unit: str) -> None:
     """
     if unit not in _UNITS:
         raise _fault(case, unit, "there is no such unit", f"summed_units are of {', '.join(_UNITS)}")
-    table = {"unit": unit, "noise": "sum", "metrics": "private", **PRIVACY, **MORE[unit]}
-    private = replace(case, privacy=checked(PrivacySection, table, "privacy"))
-    try:
-        algorithm = private.algorithm()
-    except ConfigError:
-        if case.own is None:
-            raise
+    table = {"unit": unit, "noise": "sum", **PRIVACY, **MORE[unit]}
+    for metrics in ("private", "withheld"):  # not every algorithm can noise its metrics
+        private = replace(case, privacy=checked(PrivacySection, {**table, "metrics": metrics}, "privacy"))
+        try:
+            algorithm = private.algorithm()
+            break
+        except ConfigError:
+            if metrics == "withheld" and case.own is None:
+                raise
+    else:
         return  # the study has options that noise in the sum does not go with
     try:
         bounds = _bounds(private, algorithm)
@@ -83,11 +88,10 @@ def _bounds(case: Case, algorithm: Algorithm) -> dict[Exchange, UnitBound | None
 
 
 def _check_norms(case: Case, bounds: Mapping[Exchange, UnitBound | None]) -> None:
-    """Play the study, and measure at every sum once."""
+    """Play the study, and measure at every sum once: at its first member by turns, at the others once."""
     left = dict(bounds)
     algorithm, sites = case.algorithm(), tuple(case.records)
     server, programs = algorithm.server(), {site: algorithm.site(site) for site in sites}
-    records = case.data.site(sites[0])
     for program in programs.values():
         program.use_unit_sums(_sums(case))
     for number in range(1, case.study.rounds + 2):
@@ -96,27 +100,28 @@ def _check_norms(case: Case, bounds: Mapping[Exchange, UnitBound | None]) -> Non
                 server.broadcast(number, exchange),
                 algorithm.members(number, exchange, sites),
             )
-            bound = left.pop(exchange, None) if sites[0] in members else None
+            bound = left.pop(exchange, None)
             if bound is not None:
-                _check_norm(case, records, number, exchange, broadcast, bound)
+                for site in members:
+                    for turn in range(len(_SCALES)) if site == members[0] else _ONE_TURN:
+                        _check_norm(case, site, turn, number, exchange, broadcast, bound)
             given = {site: programs[site].contribute(number, exchange, broadcast) for site in members}
             server.absorb(number, exchange, add(exchange, given))
 
 
 def _check_norm(
-    case: Case, records: Any, number: int, exchange: Exchange, broadcast: State, bound: UnitBound
+    case: Case, site: str, turn: int, number: int, exchange: Exchange, broadcast: State, bound: UnitBound
 ) -> None:
-    settings = _settings(case)
-    for turn in range(len(_SCALES)):
-        sent = _made_up(broadcast, turn)
-        for one, other in _neighbours(case, records, turn):
-            apart = _added(case, number, exchange, sent, one, bound)
-            apart -= _added(case, number, exchange, sent, other, bound)
-            norm = float(apart.norm()) / settings.privacy_unit.adjacency.factor
-            if not norm <= bound.norm * (1 + _ROUNDING):
-                what = f"one {settings.unit} adds {norm:.3g} to {exchange.name!r}, above {bound.norm:.3g}"
-                remedy = "clip what a unit adds, or let unit_bound say the larger norm"
-                raise _fault(case, settings.unit, what, remedy)
+    settings, sent = _settings(case), _made_up(broadcast, turn)
+    for one, other in _neighbours(case, case.data.site(site), turn):
+        cases = (replace(case, records={**case.records, site: data}) for data in (one, other))
+        with_it, without = (_added(each, site, number, exchange, sent, bound) for each in cases)
+        apart = with_it - without
+        norm = float(apart.norm()) / settings.privacy_unit.adjacency.factor
+        if not norm <= bound.norm * (1 + _ROUNDING):
+            what = f"one {settings.unit} adds {norm:.3g} to {exchange.name!r}, above {bound.norm:.3g}"
+            remedy = "clip what a unit adds, or let unit_bound say the larger norm"
+            raise _fault(case, settings.unit, what, remedy)
 
 
 def _neighbours(case: Case, few: Any, turn: int) -> Iterator[tuple[Any, Any]]:
@@ -124,7 +129,7 @@ def _neighbours(case: Case, few: Any, turn: int) -> Iterator[tuple[Any, Any]]:
     for part in _parts(few):
         few = _changed(few, part, lambda values: values[:_ROWS])
     for part in _parts(few):
-        count = len(few.test_y if part == "test" else few.train_y if part == "train" else few.labels)
+        count = _count(few, part)
         if not count:
             continue
         rows: Collection[int] = [0]
@@ -138,7 +143,13 @@ def _neighbours(case: Case, few: Any, turn: int) -> Iterator[tuple[Any, Any]]:
 
 
 def _parts(data: Any) -> tuple[str, ...]:
-    return ("train", "test") if isinstance(data, SiteData) else ("all",)
+    return ("all",) if isinstance(data, MultiviewSite) else ("train", "test")
+
+
+def _count(data: Any, part: str) -> int:
+    if isinstance(data, SiteData):
+        return len(data.test_y if part == "test" else data.train_y)
+    return len(data.labels if part == "all" else getattr(data, part))
 
 
 def _changed(data: Any, part: str, change: _Change) -> Any:
@@ -149,6 +160,10 @@ def _changed(data: Any, part: str, change: _Change) -> Any:
     if isinstance(data, MultiviewSite):
         views = tuple(None if view is None else change(view) for view in data.views)
         return MultiviewSite(views, change(data.labels))
+    if isinstance(data, ImageTextSite):
+        pairs: Pairs = getattr(data, part)
+        other = Pairs(change(pairs.images), change(pairs.tokens), change(pairs.findings))
+        return replace(data, train_patients=None, **{part: other})
     raise TypeError(f"records of type {type(data).__name__} cannot be changed one by one")
 
 
@@ -177,11 +192,10 @@ def _made_up(broadcast: State, turn: int) -> State:
 
 
 def _added(
-    case: Case, number: int, exchange: Exchange, broadcast: State, data: Any, bound: UnitBound
+    case: Case, site: str, number: int, exchange: Exchange, broadcast: State, bound: UnitBound
 ) -> torch.Tensor:
-    """What the first site adds with these records, before rounding and noise: every field by its scale."""
-    site, sums = next(iter(case.records)), _sums(case)
-    program = replace(case, records={**case.records, site: data}).algorithm().site(site)
+    """What a site adds, before rounding and noise: every field by its scale."""
+    sums, program = _sums(case), case.algorithm().site(site)
     program.use_unit_sums(sums)
     sums.enter(number, exchange.name)
     given = contained(

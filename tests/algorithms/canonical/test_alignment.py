@@ -17,6 +17,7 @@ from secfed.algorithms.canonical.pair_scores import projected
 from secfed.algorithms.canonical.projections import canonical, shortened
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
 from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.unfit import counted_as_defaults
 from secfed.algorithms.losses.features import Features
 from secfed.algorithms.metrics.retrieval import drawn_batches
 from secfed.dp.training.unit_sums import ADDED_UP
@@ -214,6 +215,26 @@ def test_under_privacy_every_pair_is_encoded_by_itself(monkeypatch: pytest.Monke
     given = program.contribute(1, exchange, sent)
     assert given["view-1/records"] == 12.0
     assert torch.allclose(given["view-1/sum"], whole["view-1/sum"] - first / 2)
+
+
+def test_the_only_pair_is_added_or_removed_within_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def added(count: int) -> tuple[list[torch.Tensor], list[float]]:
+        few = ToyPairs(5, 24, 16, 4.0).site("hospital-1")
+        data = ToyPairs(5, 24, 16, 4.0)
+        monkeypatch.setattr(
+            data, "site", lambda _: ImageTextSite(few.train.take(torch.arange(count)), few.test)
+        )
+        algorithm = on(data, **PRIVATE)
+        exchanges, server = algorithm.exchanges(1), algorithm.server()
+        with counted_as_defaults(lambda _: None):
+            program = algorithm.site("hospital-1")
+        given = [program.contribute(1, one, server.broadcast(1, one)) for one in exchanges]
+        parts = [torch.cat([torch.as_tensor(value).reshape(-1) for value in one.values()]) for one in given]
+        return parts, [bound.norm for bound in map(algorithm.unit_bound, exchanges) if bound]
+
+    (one, norms), (none, _) = added(1), added(0)
+    assert all(float((a - b).norm()) <= norm for a, b, norm in zip(one, none, norms, strict=True))
+    assert not any(bool(part.any()) for part in none)
 
 
 def test_other_encoders_are_taken_over() -> None:

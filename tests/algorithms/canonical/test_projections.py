@@ -168,3 +168,14 @@ def test_what_noise_adds_to_variances_whitens_less() -> None:
     for one, other, third in zip(much, none, little, strict=True):
         assert torch.allclose(one, other, atol=1e-6)
         assert not torch.allclose(one, third, atol=1e-2)
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_no_embedding_depends_on_the_other_records_to_the_last_bit(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    drawn = [torch.randn(31, 4, generator=generator, dtype=torch.float64) for _ in range(count)]
+    means = [one[0] for one in drawn]
+    projections = [torch.randn(4, 2, generator=generator, dtype=torch.float64) for _ in range(count)]
+    alone = torch.cat([embedded([one[at : at + 1] for one in drawn], means, projections) for at in range(31)])
+    for number in range(1, 32):
+        assert torch.equal(embedded([one[:number] for one in drawn], means, projections), alone[:number])

@@ -119,3 +119,14 @@ def test_standard_comes_first_and_hog_needs_squares() -> None:
     with pytest.raises(ConfigError, match="view 2 has 15 features"):
         FeatureMap.parse("hog").size(15, 2)
     assert FeatureMap.parse("hog").size(784, 1) == 200
+
+
+@pytest.mark.parametrize("text", ["l2", "sqrt-l2", "hog", "projection:7"])
+@pytest.mark.parametrize("side", [9, 14])
+def test_no_record_depends_on_the_others_to_the_last_bit(text: str, side: int) -> None:
+    records = torch.rand(23, side * side, generator=torch.Generator().manual_seed(side))
+    chosen = FeatureMap.parse(text)
+    alone = torch.cat([chosen(records[at : at + 1], 1) for at in range(len(records))])
+    for count in range(1, len(records) + 1):
+        assert torch.equal(chosen(records[:count], 1), alone[:count])
+        assert torch.equal(chosen(records[-count:], 1), alone[-count:])

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from secfed.algorithms.models.networks import SmallCnnOptions, small_cnn
+from secfed.dp.training import exact_engine
 from secfed.dp.training.engine_check import one_by_one
 from secfed.dp.training.engines import ClippedSum, Engine, LoopEngine
-from secfed.dp.training.exact import Alive, exp, factor_bits, rounded_weights
+from secfed.dp.training.exact import Alive, exp, factor_bits, rounded_weights, term_bits
 from secfed.dp.training.exact_engine import ExactEngine
 from secfed.dp.training.losses import Batch, supervised
 
@@ -33,7 +34,12 @@ def strided() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 5, (3, 2), stride=2, bias=False), nn.Flatten(), nn.Linear(80, 3))
 
 
-MODELS: list[Callable[[], nn.Module]] = [lambda: cnn("group"), lambda: cnn("none"), deep, strided]
+def normed() -> nn.Module:
+    layers = nn.Linear(144, 8), nn.GroupNorm(2, 8), nn.ReLU(), nn.Linear(8, 3)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+MODELS: list[Callable[[], nn.Module]] = [lambda: cnn("group"), lambda: cnn("none"), deep, strided, normed]
 
 
 def made(build: Callable[[], nn.Module], scale: float = 1.0) -> tuple[nn.Module, Batch]:
@@ -159,6 +165,18 @@ def tied() -> nn.Module:
     return nn.Sequential(nn.Flatten(), first, second)
 
 
+def repeated() -> nn.Module:
+    """Its two gradients are orthogonal for most weights, so that a comparison does not notice."""
+    layer, wider = nn.Linear(784, 784, bias=False), nn.Linear(144, 784, bias=False)
+    return nn.Sequential(nn.Flatten(), wider, layer, layer, nn.Linear(784, 2, bias=False))
+
+
+def half_affine() -> nn.Module:
+    layer = nn.GroupNorm(2, 4)
+    layer.bias = None
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 4), layer, nn.Linear(4, 3))
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -169,6 +187,8 @@ def tied() -> nn.Module:
         lambda: nn.Sequential(nn.Linear(8, 3), nn.Flatten(), nn.Linear(54, 3)),  # a linear layer of images
         hooked,
         tied,
+        repeated,
+        half_affine,
     ],
 )
 def test_any_other_model_takes_the_loop(build: Callable[[], nn.Module]) -> None:
@@ -198,3 +218,24 @@ def test_exponentials_are_near_those_of_the_library() -> None:
     x = torch.linspace(-16.0, 0.0, 4001, dtype=torch.float64)
     assert float((exp(x) / torch.exp(x) - 1.0).abs().max()) < 1e-11
     assert float(exp(torch.tensor([-1e300], dtype=torch.float64))) < 1e-20
+
+
+@pytest.mark.parametrize("terms", [3, 1000, 1 << 20])
+def test_norms_are_never_too_small(terms: int) -> None:
+    """Most squares lie just below half a step of what they are rounded to, and are lost."""
+    values = torch.full((2, terms), (0.99 * 2.0 ** -term_bits(terms)) ** 0.5, dtype=torch.float64)
+    values[:, 0] = 1.0
+    values[1] = 2.0**-230  # squares too small to be rounded to anything
+    found = Alive(2).squares(values)
+    wanted = values.square().sum(1)
+    assert bool((found >= wanted).all())
+    assert float(found[0]) <= 1.003 * float(wanted[0])
+
+
+def test_memory_bounds_how_many_records_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = made(deep)
+    whole = summed(engine_of(model, batch), model, [batch], 1.0)
+    monkeypatch.setattr(exact_engine, "_ELEMENTS", 20_000)
+    engine = engine_of(model, batch)
+    assert torch.allclose(summed(engine, model, [batch], 1.0), whole, rtol=1e-12, atol=1e-12)
+    assert 1 < engine._at_a_time < 100
