@@ -62,10 +62,8 @@ class FedCola(PlannedStages[FedColaStage]):
                 remedy="use scenes, or transfer-files for records of your own",
             )
         if not isinstance(study.model, TransferTransformerOptions):
-            raise ConfigError(
-                "model.name: fedcola trains transformers whose layers three models have in common",
-                remedy='set model.name = "transfer-transformer"',
-            )
+            message = "model.name: fedcola trains transformers whose layers three models have in common"
+            raise ConfigError(message, remedy='set model.name = "transfer-transformer"')
         self.setting, self.options, self.data = setting, options, data
         self.plan: FedColaPlan = FedColaPlan(
             options=options,

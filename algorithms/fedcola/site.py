@@ -109,10 +109,8 @@ class FedColaSite(SiteProgram):
             self._left = (round_number, {name: left[name] for name in self._attention()})
         else:
             if self._left is None or self._left[0] != round_number:
-                raise WrongState(
-                    f"site {self._site_id!r} did not train in round {round_number}",
-                    remedy="it takes part again in the next round that it is asked for",
-                )
+                message = f"site {self._site_id!r} did not train in round {round_number}"
+                raise WrongState(message, remedy="it takes part again in the next round that it is asked for")
             update = self._left[1]
         summands: dict[str, torch.Tensor | float] = {
             **{_UPDATE + name: weight * value for name, value in update.items()},

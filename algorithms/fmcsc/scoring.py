@@ -61,10 +61,8 @@ class SiteScoring:
         if stage.kind != "table" and stage.group != self._group:
             return self._nothing(stage)
         if self._features is None or self._features[0] != round_number:
-            raise WrongState(
-                f"site {self._site_id!r} has no features of the model of round {round_number}",
-                remedy="it takes part again in the next scoring",
-            )
+            message = f"site {self._site_id!r} has no features of the model of round {round_number}"
+            raise WrongState(message, remedy="it takes part again in the next scoring")
         features = self._features[1]
         if stage.kind == "moments":
             total, outer, _ = kmeans.moments(features)
@@ -81,10 +79,8 @@ class SiteScoring:
     def _centres(stage: FmcscStage, broadcast: State) -> torch.Tensor:
         centres = broadcast["centres"]
         if not bool(torch.isfinite(centres).all()):
-            raise MalformedMessage(
-                f"the broadcast for {stage.exchange.name!r} holds centres with NaN or Inf",
-                remedy="lower algorithm.learning_rate; training has diverged",
-            )
+            message = f"the broadcast for {stage.exchange.name!r} holds centres with NaN or Inf"
+            raise MalformedMessage(message, remedy="lower algorithm.learning_rate; training has diverged")
         return centres
 
     def _table(self, stage: FmcscStage, features: torch.Tensor, centres: torch.Tensor) -> Summands:

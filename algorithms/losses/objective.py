@@ -58,10 +58,8 @@ class Objective(nn.Module, ABC):
     def __init__(self, temperature: float) -> None:
         super().__init__()
         if not MIN_TEMPERATURE <= temperature < math.inf:
-            raise ConfigError(
-                "model.temperature: too small or not a number",
-                remedy=f"use at least {MIN_TEMPERATURE}; usual values are 0.05 to 0.2",
-            )
+            message = "model.temperature: too small or not a number"
+            raise ConfigError(message, remedy=f"use at least {MIN_TEMPERATURE}; usual values are 0.05 to 0.2")
         self.temperature = float(temperature)
 
     def forward(self, aligned: Aligned) -> ObjectiveValue:

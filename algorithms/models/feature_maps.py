@@ -72,10 +72,8 @@ class FeatureMap:
         for name, size in self.steps:
             if name == "hog":
                 if math.isqrt(features) ** 2 != features:
-                    raise ConfigError(
-                        f'{KEY}: "hog" needs square images, and view {view} has {features} features',
-                        remedy='use "l2" for this view',
-                    )
+                    message = f'{KEY}: "hog" needs square images, and view {view} has {features} features'
+                    raise ConfigError(message, remedy='use "l2" for this view')
                 features = _DIRECTIONS * _CELLS * _CELLS
             elif size:
                 features = size

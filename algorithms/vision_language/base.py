@@ -61,10 +61,8 @@ class VlpAlgorithm(Staged[Stage]):
                 remedy="use a set of pairs, for example chest-synthetic or image-text",
             )
         if not isinstance(study.model, VisionLanguageOptions | OwnOptions):
-            raise ConfigError(
-                f"model.name: {study.algorithm.name} trains a dual encoder",
-                remedy='set model.name = "vision-language"',
-            )
+            message = f"model.name: {study.algorithm.name} trains a dual encoder"
+            raise ConfigError(message, remedy='set model.name = "vision-language"')
         check_privacy(options, study.privacy)
         self.setting, self.options = setting, options
         self.data: ImageTextData = setting.data

@@ -37,9 +37,8 @@ class Budget:
         if self.period_days is not None and self.period_days < 1:
             raise ConfigError(f"budget period of {self.period_days} days", remedy="use at least 1 day")
         if self.protects is Unit.GROUP:
-            raise ConfigError(
-                "a budget protects records or sites", remedy='use "record": groups protect records'
-            )
+            message = "a budget protects records or sites"
+            raise ConfigError(message, remedy='use "record": groups protect records')
 
     def describe(self) -> str:
         """For messages to people."""

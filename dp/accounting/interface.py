@@ -51,9 +51,8 @@ ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {"rdp": Rdp, "prv": Prv, "pld
 def accountant(name: str) -> Accountant:
     """The accountant of that name."""
     if name not in ACCOUNTANTS:
-        raise ConfigError(
-            f"unknown accountant {name!r}", remedy=f"use one of {', '.join(sorted(ACCOUNTANTS))}"
-        )
+        message = f"unknown accountant {name!r}"
+        raise ConfigError(message, remedy=f"use one of {', '.join(sorted(ACCOUNTANTS))}")
     return ACCOUNTANTS[name]()
 
 

@@ -86,9 +86,8 @@ def verify_run(folder: Path, roster: Roster) -> Verdict:
     paths = {site: path for site, path in expected.items() if path.exists()}
     central = folder / TRANSCRIPT_FILE
     if not paths and not central.exists():
-        raise TranscriptError(
-            f"{folder}: no transcript here.", remedy="name the folder that secfed simulate --out wrote"
-        )
+        message = f"{folder}: no transcript here."
+        raise TranscriptError(message, remedy="name the folder that secfed simulate --out wrote")
     verdict = Verdict([], [site for site in roster.sites if site not in paths])
     for path in sorted(sites_folder(folder).glob(f"*/{TRANSCRIPT_FILE}")):
         if site_of(path.parent) not in roster.sites:

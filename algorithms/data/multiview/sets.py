@@ -172,8 +172,6 @@ def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tu
 def _names(file: ViewFile, options: MultiviewOptions, key: str, what: str, count: int) -> NDArray[np.str_]:
     names = file.names(key, file.arrays(key)[key], f"{what}s")
     if len(names) != count:
-        raise DataError(
-            f"{options.path}: {key!r} does not have one entry per record",
-            remedy=f"name every record's {what}",
-        )
+        message = f"{options.path}: {key!r} does not have one entry per record"
+        raise DataError(message, remedy=f"name every record's {what}")
     return names
