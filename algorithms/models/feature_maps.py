@@ -136,10 +136,7 @@ def _gradients(values: torch.Tensor) -> torch.Tensor:
     side = math.isqrt(values.shape[1])
     largest = values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
     images = torch.nn.functional.pad((values / largest).reshape(-1, side, side), (1, 1, 1, 1))
-    right, down = (
-        images[:, 1:-1, 2:] - images[:, 1:-1, :-2],
-        images[:, 2:, 1:-1] - images[:, :-2, 1:-1],
-    )
+    right, down = (images[:, 1:-1, 2:] - images[:, 1:-1, :-2], images[:, 2:, 1:-1] - images[:, :-2, 1:-1])
     magnitude = torch.hypot(right, down)
     place = (torch.atan2(down, right) / (2 * math.pi) + 0.5) * _DIRECTIONS
     by_direction = []

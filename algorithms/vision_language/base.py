@@ -21,11 +21,7 @@ from secfed.algorithms.dro.answer import DroAnswer
 from secfed.algorithms.dro.rule import DroRule
 from secfed.algorithms.framework.base import LOSS_BOUND, Metrics, SiteId, SiteProgram, check_round
 from secfed.algorithms.framework.datasets import check_pairs
-from secfed.algorithms.framework.parameters import (
-    check_shapes,
-    shapes_of,
-    trainable,
-)
+from secfed.algorithms.framework.parameters import check_shapes, shapes_of, trainable
 from secfed.algorithms.framework.server_state import MODEL, ModelServer, moved, part_of
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import Staged

@@ -77,10 +77,7 @@ def _by_divergences(events: Sequence[Event], false_alarms: float) -> float:
         permitted = np.maximum(
             _bernoulli(orders, middle, false_alarms), _bernoulli(orders, false_alarms, middle)
         )
-        low, high = (
-            np.where(permitted <= limits, middle, low),
-            np.where(permitted <= limits, high, middle),
-        )
+        low, high = (np.where(permitted <= limits, middle, low), np.where(permitted <= limits, high, middle))
     return float(high.min())
 
 

@@ -89,10 +89,7 @@ class ViewsOptions(base.DataOptions):
 class KnownFileOptions(ViewsOptions):
     """Options of a published data set that is not part of secfed."""
 
-    path: str | None = Field(
-        default=None,
-        description="the file, relative to the study, or in SECFED_DATA",
-    )
+    path: str | None = Field(default=None, description="the file, relative to the study, or in SECFED_DATA")
 
 
 class MnistUspsOptions(KnownFileOptions):

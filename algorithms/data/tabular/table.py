@@ -17,7 +17,7 @@ from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, 
 from secfed.algorithms.data.table_lines import csv_rows
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.algorithms.framework.unfit import refused, unfit
+from secfed.algorithms.framework.unfit import counted_as_defaults, unfit
 from secfed.config.schema import suggestion
 from secfed.errors import DataError
 
@@ -117,7 +117,7 @@ class Table:
         if options.site_column is not None and row[options.site_column].strip() not in options.site_ids():
             return False
         try:
-            with refused():
+            with counted_as_defaults(None):
                 self._records([(0, row)], None)
         except DataError:
             return False

@@ -92,8 +92,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
     """Options of ``flickr-transfer``: published sets, divided among simulated sites."""
 
     path: str | None = Field(
-        default=None,
-        description="the folder of files, relative to the study, or SECFED_DATA",
+        default=None, description="the folder of files, relative to the study, or SECFED_DATA"
     )
     texts: Literal["ag-news", "med-abstracts"] = Field(
         default="ag-news", description='what text sites hold: "ag-news" or "med-abstracts"'

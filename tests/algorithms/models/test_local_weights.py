@@ -160,10 +160,7 @@ def not_finite() -> nn.Module:
             lambda: bert(vocab_size=VOCABULARY + 1),
             r"model\.text_weights: 'embeddings\.word_embeddings\.weight'",
         ),
-        (
-            lambda: bert(max_position_embeddings=LENGTH - 1),
-            r"position_embeddings.*\(11, 64\).*\(12, 64\)",
-        ),
+        (lambda: bert(max_position_embeddings=LENGTH - 1), r"position_embeddings.*\(11, 64\).*\(12, 64\)"),
     ],
 )
 def test_weights_of_another_network_are_refused_by_name(tmp_path: Path, theirs: Any, says: str) -> None:
