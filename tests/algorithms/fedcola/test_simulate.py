@@ -28,8 +28,9 @@ delta = 1e-3
 GROUPS = "group_size = 4"
 
 
-def private(unit: str, more: str = "", text: str = TINY, **changes: object) -> Study:
-    return study(text + PRIVACY.format(unit=unit, more=more), **changes)
+def private(unit: str, more: str = "", **changes: object) -> Study:
+    """Sites of a group have as many records: noise for one is that for all, and is found once."""
+    return study(TINY + PRIVACY.format(unit=unit, more=more), data__uneven=0.0, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ class TestPrivacy:
 
     def test_noise_reaches_every_group_s_model(self, tmp_path):
         made = private("group", GROUPS, algorithm__learning_rate=1e-2)
-        quiet = study(algorithm__learning_rate=1e-2)
+        quiet = study(algorithm__learning_rate=1e-2, data__uneven=0.0)
         run(made, tmp_path / "noisy")
         run(quiet, tmp_path / "quiet")
         assert model_bytes(tmp_path / "noisy") != model_bytes(tmp_path / "quiet")
