@@ -54,9 +54,8 @@ class Line:
         node: Any = self.row
         for part in column.split("."):
             if not isinstance(node, dict) or part not in node:
-                missing = DataError(
-                    f"{self.where}: there is no column {column!r}", remedy=suggestion(column, self.row)
-                )
+                message = f"{self.where}: there is no column {column!r}"
+                missing = DataError(message, remedy=suggestion(column, self.row))
                 if self.alike:
                     raise missing
                 unfit(missing)

@@ -116,8 +116,7 @@ class FedCola(PlannedStages[FedColaStage]):
         networks = {kind: plan.network(kind, part_of(model, f"{kind}/"), device) for kind in plan.kinds}
         scores = {}
         for site, kind in plan.kind_of.items():
-            sums = transfer_scores.score(
-                networks[kind], self.site_data(site).test, self.options.gallery, device
-            )
+            held_out, gallery = self.site_data(site).test, self.options.gallery
+            sums = transfer_scores.score(networks[kind], held_out, gallery, device)
             scores[site] = transfer_scores.finish(kind, sums)
         return scores

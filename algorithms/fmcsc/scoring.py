@@ -132,9 +132,8 @@ class ServerScoring:
         if totals.scalar("records") < 0.5 or not bool(self.active[FULL]):
             self.active = torch.zeros_like(self.active)  # nothing to start from: no group is scored
             return
-        mean, covariance = kmeans.mean_and_covariance(
-            totals["sum"], totals["outer"], totals.scalar("records")
-        )
+        count = totals.scalar("records")
+        mean, covariance = kmeans.mean_and_covariance(totals["sum"], totals["outer"], count)
         seed = derive_seed(plan.seed, "k-means", round_number)
         starts = kmeans.starts(mean, covariance, plan.runs(FULL), plan.classes, seed)
         self.centres = self._kind(starts)
@@ -165,9 +164,7 @@ class ServerScoring:
             return scores(table)
         others = totals["table/others"]
         parts = {"": table + others, "participating_": table, "others_": others}
-        return {
-            prefix + name: value for prefix, part in parts.items() for name, value in scores(part).items()
-        }
+        return {start + name: value for start, part in parts.items() for name, value in scores(part).items()}
 
     def save(self) -> dict[str, torch.Tensor]:
         """Everything needed to continue."""

@@ -65,9 +65,8 @@ class Objective(nn.Module, ABC):
     def forward(self, aligned: Aligned) -> ObjectiveValue:
         """The objective of one batch of pairs."""
         with without_autocast(aligned.image):
-            full = replace(
-                aligned, **{n: full_precision(v) for n, v in vars(aligned).items() if v is not None}
-            )
+            held = {name: value for name, value in vars(aligned).items() if value is not None}
+            full = replace(aligned, **{name: full_precision(value) for name, value in held.items()})
             plain = infonce(full.image, full.text, self.temperature)
             return ObjectiveValue(self.total(full, plain), plain)
 

@@ -118,9 +118,8 @@ def standing(
     :func:`secfed.dp.accounting.interface.statement`.
     """
     start_s = -math.inf if budget.period_days is None else now_s - budget.period_days * _DAY_S
-    events = [
-        _as_protected(budget, item.event) for item in spent if item.time_s > start_s and _counts(budget, item)
-    ]
+    counted = (item.event for item in spent if item.time_s > start_s and _counts(budget, item))
+    events = [_as_protected(budget, event) for event in counted]
     found = statement(events, budget.delta, accountant, exactly=exactly) if events else None
     return Standing(budget, found, tuple(events))
 

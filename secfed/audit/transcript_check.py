@@ -93,9 +93,8 @@ def verify_run(folder: Path, roster: Roster) -> Verdict:
         if site_of(path.parent) not in roster.sites:
             verdict.problem(path, None, "the roster has no such site")
     main = Party("aggregator", central, _verified(central, None, roster.aggregator, verdict))
-    sites = [
-        Party(site, path, _verified(path, site, roster.public(site), verdict)) for site, path in paths.items()
-    ]
+    keys = {site: roster.public(site) for site in paths}
+    sites = [Party(site, path, _verified(path, site, keys[site], verdict)) for site, path in paths.items()]
     verdict.parties = [main, *sites]
     verdict.models = compare_run(main, sites, roster, verdict)
     return verdict

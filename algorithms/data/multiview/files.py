@@ -116,9 +116,8 @@ class ViewFile:
 def _npy_shape(archive: zipfile.ZipFile, entry: str) -> tuple[str, Shape]:
     with archive.open(entry) as stream:
         version = np.lib.format.read_magic(stream)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
+        headers = np.lib.format
+        read = headers.read_array_header_1_0 if version == (1, 0) else headers.read_array_header_2_0
         shape, _, _ = read(stream)
     return entry.removesuffix(".npy"), shape
 

@@ -119,9 +119,8 @@ def _known(
 
     def load() -> ViewRecords:
         arrays = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
-        views = tuple(
-            scaled(file.view(key, arrays[key]), rule) for key, rule in zip(_KNOWN_KEYS, scale, strict=True)
-        )
+        rules = zip(_KNOWN_KEYS, scale, strict=True)
+        views = tuple(scaled(file.view(key, arrays[key]), rule) for key, rule in rules)
         return ViewRecords(views, file.labels(_KNOWN_LABELS, arrays[_KNOWN_LABELS], 0))
 
     return pooled(load, options, sizes, classes, seed, tied=tied)

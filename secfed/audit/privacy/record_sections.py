@@ -57,9 +57,8 @@ def _log(log: DecisionLogFacts) -> Iterator[doc.Block]:
     yield doc.Heading(log.site, f"{log.file}. Head {log.head}")
     shown = log.decisions[-_SHOWN:]
     if len(shown) < len(log.decisions):
-        yield doc.Text(
-            f"The newest {_SHOWN} of {len(log.decisions)} entries; the report's JSON has all of them."
-        )
+        count = len(log.decisions)
+        yield doc.Text(f"The newest {_SHOWN} of {count} entries; the report's JSON has all of them.")
     if shown:
         yield doc.table(_COLUMNS, shown, lambda item: "warn" if item.kind in _WARNED else None)
     else:
