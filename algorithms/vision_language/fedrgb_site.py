@@ -40,20 +40,9 @@ TEACHER: Final = "teacher"
 _ROUND: Final = "aligner_round"
 _CAP_FACTOR: Final = 3.0  # two contrastive losses are added, each about log B at chance
 _ROBUST_ONLY: Final = (
-    "teacher_steps",
-    "beta",
-    "dro_task_term",
-    "rho",
-    "gamma",
-    "divergence",
-    "divergence_factor",
-    "loss_cap",
-    "kl_nodes",
-    "weight_convention",
-    "allow_two_site_weight_disclosure",
-    "loss_batches",
-    "loss_batch_size",
-    "loss_share",
+    *("teacher_steps", "beta", "dro_task_term", "rho", "gamma", "divergence", "divergence_factor"),
+    *("loss_cap", "kl_nodes", "weight_convention", "allow_two_site_weight_disclosure"),
+    *("loss_batches", "loss_batch_size", "loss_share"),
 )
 
 

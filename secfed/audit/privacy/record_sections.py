@@ -16,15 +16,8 @@ _TEXTS: Final = phrases.TEXTS["decided"]
 _SHOWN: Final = 500  # rows of one log; the JSON has all of them
 _DIGITS: Final = 16
 _AT_ONCE_S: Final = 60
-_WARNED: Final = (
-    kinds.REFUSED,
-    kinds.BUDGET,
-    kinds.REFUSAL,
-    kinds.ALARM,
-    kinds.LIMITED,
-    kinds.MISSED,
-    kinds.RECOVERED,
-)
+_REFUSALS: Final = (kinds.REFUSED, kinds.BUDGET, kinds.REFUSAL)
+_WARNED: Final = (*_REFUSALS, kinds.ALARM, kinds.LIMITED, kinds.MISSED, kinds.RECOVERED)
 _BESIDE_POLICY: Final = {"roster": "the pinned roster", "approval": "a person's refusal"}
 
 
