@@ -53,28 +53,23 @@ def test_scoring_can_follow_every_main_round_and_then_happens_once_for_each():
     assert names(algorithm, 4) == ["train-full", "train-view-1", "train-view-2"]
 
 
+def asked(algorithm, number: int) -> dict[str, list[int]]:
+    ask = {e.name: algorithm.members(number, e, algorithm.plan.sites) for e in algorithm.exchanges(number)}
+    return {name: [int(site[-1]) for site in sites] for name, sites in ask.items()}
+
+
 def test_public_view_types_ask_each_group_its_own_sites():
     algorithm = tiny()
-    members = {
-        exchange.name: [int(site[-1]) for site in algorithm.members(5, exchange, algorithm.plan.sites)]
-        for exchange in algorithm.exchanges(5)
-    }
+    members = asked(algorithm, 5)
     assert members["score-moments"] == members["score-full-01"] == [1, 2, 3]
     assert members["score-view-1-02"] == [4, 5, 6]
     assert members["score-table"] == [1, 2, 3, 4, 5, 6, 7]
-    train = {
-        exchange.name: [int(site[-1]) for site in algorithm.members(3, exchange, algorithm.plan.sites)]
-        for exchange in algorithm.exchanges(3)
-    }
     of_views = {"train-view-1": [1, 2, 3, 4, 5, 6], "train-view-2": [1, 2, 3, 7]}
-    assert train == {"train-full": [1, 2, 3], **of_views}
+    assert asked(algorithm, 3) == {"train-full": [1, 2, 3], **of_views}
 
 
 def test_sites_that_would_count_nothing_are_not_asked():
-    algorithm = tiny(algorithm__weights="public")
-    for exchange in algorithm.exchanges(3):
-        asked = algorithm.members(3, exchange, algorithm.plan.sites)
-        assert [int(site[-1]) for site in asked] == [1, 2, 3]
+    assert all(sites == [1, 2, 3] for sites in asked(tiny(algorithm__weights="public"), 3).values())
 
 
 def parts(algorithm, number: int) -> dict[str, list[tuple[list[int], int]]]:

@@ -18,12 +18,8 @@ from tests.algorithms.loop import simulate as loop
 from tests.algorithms.pooled_kmeans import pooled_kmeans
 from tests.algorithms.whole import model_bytes, run
 
-QUICK = {
-    "algorithm__pretrain_rounds": 1,
-    "study__rounds": 3,
-    "algorithm__kmeans_iterations": 2,
-    "algorithm__group_iterations": 1,
-}
+QUICK = {"study__rounds": 3, "algorithm__pretrain_rounds": 1}
+QUICK |= {"algorithm__kmeans_iterations": 2, "algorithm__group_iterations": 1}
 
 
 @pytest.fixture(scope="module")
