@@ -29,11 +29,7 @@ def split(
 ) -> dict[int, bytes]:
     """Share a 32-byte secret: any ``threshold`` of the 33-byte shares, by x-coordinate, rebuild it.
 
-    Args:
-        secret: 32 bytes.
-        threshold: 1..len(points).
-        points: distinct, 1..2^16.
-        randbelow: uniform integers below its argument; replaced only to make test vectors.
+    ``points`` are distinct, 1..2^16; ``randbelow`` is replaced only to make test vectors.
 
     Raises:
         RangeError: arguments out of range.

@@ -1,4 +1,1 @@
-"""Data sets, and how a pool of records is dealt out to simulated hospitals.
-
-Imports algorithms.framework and what lies below.
-"""
+"""Data sets, and how a pool of records is dealt out to simulated hospitals."""

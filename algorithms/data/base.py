@@ -96,6 +96,5 @@ def refuse_repeated(key: str, what: str, names: tuple[str, ...]) -> None:
 def check_listed_sites(sites: int | tuple[SiteId, ...], why: str) -> None:
     """Require the names of real sites, each once; ``why`` says what needs them."""
     if isinstance(sites, int) or not sites or len(set(sites)) < len(sites):
-        raise ConfigError(
-            f"data.sites: {why} needs the list of sites, each once", remedy='write sites = ["north", "south"]'
-        )
+        message = f"data.sites: {why} needs the list of sites, each once"
+        raise ConfigError(message, remedy='write sites = ["north", "south"]')

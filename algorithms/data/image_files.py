@@ -54,9 +54,8 @@ class ImageSource(ABC):
             raise _outside(where)
         content = self._read(name, limit_bytes + 1, where)
         if len(content) > limit_bytes:
-            raise DataError(
-                f"{where}: the file has more than {limit_bytes >> 20} MiB", remedy="raise data.max_image_mib"
-            )
+            message = f"{where}: the file has more than {limit_bytes >> 20} MiB"
+            raise DataError(message, remedy="raise data.max_image_mib")
         return content
 
     @abstractmethod
@@ -74,9 +73,8 @@ def open_source(path: Path, key: str = "data.images") -> Iterator[ImageSource]:
     except OSError as error:
         raise DataError(f"{key}: cannot open {path} ({error.strerror})", remedy="check its rights") from None
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
-        raise DataError(
-            f"{key}: {path.name} is neither a folder nor a zip", remedy="name one of them"
-        ) from None
+        message = f"{key}: {path.name} is neither a folder nor a zip"
+        raise DataError(message, remedy="name one of them") from None
     with archive:
         yield _Archive(archive, path.name)
 
@@ -146,10 +144,8 @@ def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np
     except Image.DecompressionBombError:
         raise _too_many_pixels(rules, where) from None
     except Exception:  # noqa: BLE001 - a wrong byte, or odd metadata, makes Pillow raise almost anything
-        raise DataError(
-            f"{where}: the image cannot be read",
-            remedy=f"give {', '.join(_FORMATS)} of 8 or 16 bits, undamaged",
-        ) from None
+        message = f"{where}: the image cannot be read"
+        raise DataError(message, remedy=f"give {', '.join(_FORMATS)} of 8 or 16 bits, undamaged") from None
     values = np.asarray(upright, dtype=np.float32).reshape(rules.size, rules.size, rules.channels)
     pixels = values / np.float32(255)
     return np.ascontiguousarray(_normalised(pixels.transpose(2, 0, 1), rules))
@@ -186,17 +182,13 @@ def _normalised(pixels: NDArray[np.float32], rules: Preparation) -> NDArray[np.f
 
 
 def _too_many_pixels(rules: Preparation, where: str) -> DataError:
-    return DataError(
-        f"{where}: the image has more than {rules.max_pixels / 1e6:g} million pixels",
-        remedy="make it smaller, or raise data.max_megapixels",
-    )
+    message = f"{where}: the image has more than {rules.max_pixels / 1e6:g} million pixels"
+    return DataError(message, remedy="make it smaller, or raise data.max_megapixels")
 
 
 def _outside(where: str) -> DataError:
-    return DataError(
-        f"{where}: the file name leads outside the folder or archive",
-        remedy="use names inside data.path, with forward slashes",
-    )
+    message = f"{where}: the file name leads outside the folder or archive"
+    return DataError(message, remedy="use names inside data.path, with forward slashes")
 
 
 def _absent(where: str, source: str) -> DataError:

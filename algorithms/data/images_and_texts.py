@@ -40,9 +40,8 @@ def check_inside(key: str, name: str | None) -> None:
 def check_file_name(key: str, site: SiteId) -> None:
     """Refuse a site whose name cannot be the name of its file."""
     if not _FILE_NAME.fullmatch(site):
-        raise ConfigError(
-            f"data.{key}: {site!r} cannot be part of a file name", remedy="use letters, digits, -, _ and ."
-        )
+        message = f"data.{key}: {site!r} cannot be part of a file name"
+        raise ConfigError(message, remedy="use letters, digits, -, _ and .")
 
 
 class PairsOptions(base.DataOptions):

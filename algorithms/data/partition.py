@@ -65,10 +65,8 @@ def drawn_until(draw: Callable[[], T | None], alpha: float, min_records: int, dr
         result = draw()
         if result is not None:
             return result
-    raise ConfigError(
-        f"data.alpha: {draws} draws with alpha = {alpha} never gave every site {min_records} records",
-        remedy="raise data.alpha, or lower data.min_records or the number of sites",
-    )
+    message = f"data.alpha: {draws} draws with alpha = {alpha} never gave every site {min_records} records"
+    raise ConfigError(message, remedy="raise data.alpha, or lower data.min_records or the number of sites")
 
 
 def class_shares(classes: int, sites: int, alpha: float, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -78,9 +76,8 @@ def class_shares(classes: int, sites: int, alpha: float, rng: np.random.Generato
     """
     shares = rng.dirichlet(np.full(sites, alpha), size=classes)
     if not np.isfinite(shares).all() or not np.allclose(shares.sum(axis=1), 1):
-        raise ConfigError(
-            f"data.alpha: {alpha} is too small for {sites} sites", remedy="set data.alpha to 0.05 or more"
-        )
+        message = f"data.alpha: {alpha} is too small for {sites} sites"
+        raise ConfigError(message, remedy="set data.alpha to 0.05 or more")
     return shares
 
 

@@ -18,15 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import site_index
-from secfed.algorithms.framework.datasets import (
-    SiteData,
-    SiteId,
-    check_site,
-    infinite_features,
-    no_records,
-    no_training_records,
-    numbered,
-)
+from secfed.algorithms.framework import datasets
+from secfed.algorithms.framework.datasets import SiteData, SiteId
 from secfed.algorithms.framework.randomness import derive_seed, numpy_generator
 from secfed.algorithms.framework.unfit import unfit
 from secfed.errors import ConfigError
@@ -106,14 +99,14 @@ class Facts:
 def prepare(site_id: SiteId, records: PreparedRecords, facts: Facts) -> SiteData:
     """Split, impute, standardise and check one site's records; seed and site's name decide the split."""
     if not len(records.y):
-        raise no_records(site_id)
+        raise datasets.no_records(site_id)
     rules = facts.rules
     train, test = _divided(site_id, records, rules, facts.seed)
     if not len(train):
-        unfit(no_training_records(site_id))
+        unfit(datasets.no_training_records(site_id))
     x = records.x.astype(np.float64)
     if np.isinf(x).any():  # named here: standardising would make it NaN, like a missing value
-        unfit(infinite_features(site_id))
+        unfit(datasets.infinite_features(site_id))
         x[np.isinf(x)] = np.nan
     with np.errstate(over="ignore", invalid="ignore"):  # all else is check_site's business
         if rules.impute == "median":
@@ -126,9 +119,10 @@ def prepare(site_id: SiteId, records: PreparedRecords, facts: Facts) -> SiteData
             x = np.concatenate([x, records.extra], axis=1)
         inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
     labels = torch.from_numpy(np.ascontiguousarray(records.y, dtype=np.int64))
-    patients = None if records.patients is None else numbered(records.patients[row] for row in train.tolist())
+    whose = None if records.patients is None else [records.patients[row] for row in train.tolist()]
+    patients = None if whose is None else datasets.numbered(whose)
     data = SiteData(inputs[train], labels[train], inputs[test], labels[test], patients)
-    return check_site(site_id, data, input_shape=facts.input_shape, classes=facts.classes)
+    return datasets.check_site(site_id, data, input_shape=facts.input_shape, classes=facts.classes)
 
 
 class PreparedSites:
@@ -202,7 +196,7 @@ def split_by_patient(patients: Sequence[str], test_fraction: float, key: int, *,
     they are. With slots it follows from the patient's number, in the order in which patients are first seen:
     a patient that is replaced by one of another name, with as many records in the same places, stays there.
     """
-    whose = [str(number) for number in numbered(patients) or ()] if slots else list(patients)
+    whose = [str(number) for number in datasets.numbered(patients) or ()] if slots else list(patients)
     side = {who: derive_seed(key, "held out", who) < test_fraction * 2.0**63 for who in set(whose)}
     held_out = np.array([side[who] for who in whose], dtype=np.bool_)
     return _sides(held_out)

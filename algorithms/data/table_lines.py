@@ -47,17 +47,15 @@ class Line:
         At a hospital, None where a line has no such column and others may have.
         """
         if column in self.twice:
-            raise DataError(
-                f"{self.where}: the table has the column {column!r} twice", remedy="rename one of them"
-            )
+            message = f"{self.where}: the table has the column {column!r} twice"
+            raise DataError(message, remedy="rename one of them")
         if column in self.row:
             return self.row[column]
         node: Any = self.row
         for part in column.split("."):
             if not isinstance(node, dict) or part not in node:
-                missing = DataError(
-                    f"{self.where}: there is no column {column!r}", remedy=suggestion(column, self.row)
-                )
+                message = f"{self.where}: there is no column {column!r}"
+                missing = DataError(message, remedy=suggestion(column, self.row))
                 if self.alike:
                     raise missing
                 unfit(missing)
@@ -214,10 +212,8 @@ def _of_width(
 def _damaged(where: str, reason: str) -> DataError:
     """The csv module tells its errors apart by nothing but their text."""
     if "field limit" in reason:
-        return DataError(
-            f"{where}: a cell has more than {csv.field_size_limit():,} characters",
-            remedy="shorten it, or close the quote that begins there",
-        )
+        message = f"{where}: a cell has more than {csv.field_size_limit():,} characters"
+        return DataError(message, remedy="shorten it, or close the quote that begins there")
     what = "that nothing ends" if "unexpected end" in reason else "that goes on after its closing quote"
     return DataError(
         f"{where}: a quoted cell begins there {what}",

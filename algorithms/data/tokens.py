@@ -126,15 +126,11 @@ class FolderTokenizer(Tokenizer):
                 str(folder), local_files_only=True, trust_remote_code=False
             )
         except Exception:  # noqa: BLE001  the library raises this very class for a damaged file
-            raise ConfigError(
-                f"data.tokenizer_folder: {folder} holds no tokenizer that can be read",
-                remedy="save it there with save_pretrained of transformers",
-            ) from None
+            message = f"data.tokenizer_folder: {folder} holds no tokenizer that can be read"
+            raise ConfigError(message, remedy="save it there with save_pretrained of transformers") from None
         if self._tokenizer.pad_token_id != PAD:
-            raise ConfigError(
-                f"data.tokenizer_folder: the padding of {folder.name} is not token {PAD}",
-                remedy="use a tokenizer of the BERT family",
-            )
+            message = f"data.tokenizer_folder: the padding of {folder.name} is not token {PAD}"
+            raise ConfigError(message, remedy="use a tokenizer of the BERT family")
         super().__init__(length, len(self._tokenizer))
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
@@ -164,16 +160,14 @@ def read_words(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
-        raise ConfigError(
-            f"data.words_file: cannot read {path} ({error.strerror})", remedy="check path and rights"
-        ) from None
+        message = f"data.words_file: cannot read {path} ({error.strerror})"
+        raise ConfigError(message, remedy="check path and rights") from None
     except UnicodeDecodeError:
         raise ConfigError(f"data.words_file: {path.name} is not UTF-8", remedy="save it as UTF-8") from None
     words = tuple(line.strip() for line in lines if line.strip())
     if not 0 < len(words) <= _MOST_WORDS:
-        raise ConfigError(
-            f"data.words_file: {len(words)} words in {path.name}", remedy=f"give 1 to {_MOST_WORDS}"
-        )
+        message = f"data.words_file: {len(words)} words in {path.name}"
+        raise ConfigError(message, remedy=f"give 1 to {_MOST_WORDS}")
     listed: set[str] = set()
     for number, line in enumerate(lines, start=1):
         word = line.strip()

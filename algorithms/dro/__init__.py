@@ -1,4 +1,1 @@
-"""Distributionally robust weights of sites.
-
-Imports the framework.
-"""
+"""Distributionally robust weights of sites."""

@@ -78,9 +78,8 @@ def _fitted(at: Array, values: Array) -> tuple[Array, Array]:
     for refinement in range(_REFINEMENTS + 1):
         # Every sum counts relative to its own size, which falls by many powers of ten from b = 0 to b = 1.
         try:
-            shares, _ = nnls(
-                np.exp(np.outer(at, grid)) / values[:, None], np.ones(len(values)), maxiter=10_000
-            )
+            relative = np.exp(np.outer(at, grid)) / values[:, None]
+            shares, _ = nnls(relative, np.ones(len(values)), maxiter=10_000)
         except RuntimeError:
             raise malformed("holds sums that no numbers have") from None
         grid, shares = grid[shares > 0.0], shares[shares > 0.0]

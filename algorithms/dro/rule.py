@@ -86,10 +86,8 @@ class DroRule:
     ) -> Self:
         """The rule of a study; the default cap is ``cap_factor * log(batch)``, pairs per loss batch."""
         if options.loss_cap is None and batch < 2:
-            raise ConfigError(
-                "algorithm.loss_cap: batches of one pair have no contrast, so there is no default",
-                remedy="set algorithm.loss_cap, or use batches of at least 2 pairs",
-            )
+            message = "algorithm.loss_cap: batches of one pair have no contrast, so there is no default"
+            raise ConfigError(message, remedy="set algorithm.loss_cap, or use batches of at least 2 pairs")
         cap = cap_factor * math.log(batch) if options.loss_cap is None else options.loss_cap
         return cls(options, tuple(sorted(sites)), colluders, cap, noised)
 

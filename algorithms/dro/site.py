@@ -42,10 +42,8 @@ class SiteWeight:
                 over other survivors, would let the difference out.
         """
         if round_number <= self.round:
-            raise Replay(
-                f"round {round_number} has had its DRO numbers already",
-                remedy="an exchange is repeated with the same summand, or not at all",
-            )
+            message = f"round {round_number} has had its DRO numbers already"
+            raise Replay(message, remedy="an exchange is repeated with the same summand, or not at all")
         summand = rule.summand(self.weight, loss)
         return replace(self, loss=loss, round=round_number, waiting=True), summand
 

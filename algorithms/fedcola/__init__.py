@@ -1,4 +1,1 @@
-"""FedCola.
-
-Imports the framework, data, models, losses and metrics.
-"""
+"""FedCola."""

@@ -62,10 +62,8 @@ class FedCola(PlannedStages[FedColaStage]):
                 remedy="use scenes, or transfer-files for records of your own",
             )
         if not isinstance(study.model, TransferTransformerOptions):
-            raise ConfigError(
-                "model.name: fedcola trains transformers whose layers three models have in common",
-                remedy='set model.name = "transfer-transformer"',
-            )
+            message = "model.name: fedcola trains transformers whose layers three models have in common"
+            raise ConfigError(message, remedy='set model.name = "transfer-transformer"')
         self.setting, self.options, self.data = setting, options, data
         self.plan: FedColaPlan = FedColaPlan(
             options=options,
@@ -118,8 +116,7 @@ class FedCola(PlannedStages[FedColaStage]):
         networks = {kind: plan.network(kind, part_of(model, f"{kind}/"), device) for kind in plan.kinds}
         scores = {}
         for site, kind in plan.kind_of.items():
-            sums = transfer_scores.score(
-                networks[kind], self.site_data(site).test, self.options.gallery, device
-            )
+            held_out, gallery = self.site_data(site).test, self.options.gallery
+            sums = transfer_scores.score(networks[kind], held_out, gallery, device)
             scores[site] = transfer_scores.finish(kind, sums)
         return scores

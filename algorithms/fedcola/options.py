@@ -69,14 +69,11 @@ class FedColaOptions(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.weighting == "equal" and "weight_cap" in self.model_fields_set:
-            raise ConfigError(
-                'algorithm.weight_cap: has no effect with weighting = "equal"',
-                remedy='remove it, or set algorithm.weighting = "records"',
-            )
+            message = 'algorithm.weight_cap: has no effect with weighting = "equal"'
+            raise ConfigError(message, remedy='remove it, or set algorithm.weighting = "records"')
         if self.co_layers == "none" and "train_co_layers" in self.model_fields_set:
-            raise ConfigError(
-                'algorithm.train_co_layers: has no effect with co_layers = "none"', remedy="remove it"
-            )
+            message = 'algorithm.train_co_layers: has no effect with co_layers = "none"'
+            raise ConfigError(message, remedy="remove it")
         return self
 
 
@@ -86,7 +83,5 @@ def check_privacy(options: FedColaOptions, privacy: PrivacySection | None) -> No
         return
     check_coupled(privacy, "fedcola", "sites with pairs compare the pairs of a batch with each other")
     if options.weighting == "records":
-        raise ConfigError(
-            'algorithm.weighting: "records" lets numbers of records leave without noise',
-            remedy='set algorithm.weighting = "equal"',
-        )
+        message = 'algorithm.weighting: "records" lets numbers of records leave without noise'
+        raise ConfigError(message, remedy='set algorithm.weighting = "equal"')

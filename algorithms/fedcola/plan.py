@@ -66,10 +66,8 @@ class FedColaPlan(RoundPlan[FedColaStage]):
 
     def __post_init__(self) -> None:
         if "pairs" not in self.kinds:
-            raise ConfigError(
-                "data.name: fedcola needs sites with pairs, for which the others learn",
-                remedy="name some, or train a classifier with fedavg",
-            )
+            message = "data.name: fedcola needs sites with pairs, for which the others learn"
+            raise ConfigError(message, remedy="name some, or train a classifier with fedavg")
         if len(self.kinds) < len(KINDS) and self.options.co_layers != "none":
             raise ConfigError(
                 "algorithm.co_layers: there are no sites of the other modality to learn from",

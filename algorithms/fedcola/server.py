@@ -41,9 +41,7 @@ class FedColaServer(ModelServer):
     """Moves every group's model once all sums of a round are there; reads totals only."""
 
     def __init__(self, plan: FedColaPlan, initial: Mapping[Kind, State]) -> None:
-        super().__init__(
-            {f"{kind}/{name}": one for kind in plan.kinds for name, one in initial[kind].items()}
-        )
+        super().__init__({f"{kind}/{name}": t for kind in plan.kinds for name, t in initial[kind].items()})
         self._plan = plan
         self._pending: dict[str, dict[str, torch.Tensor]] = {}  # totals of this round, by exchange
 

@@ -103,16 +103,13 @@ class FedColaSite(SiteProgram):
             nothing: tuple[State, float] = ({}, math.nan)
             update, loss = otherwise(nothing, self._train, round_number, broadcast)
             # A training that failed has had its turn: the sums of attention layers get zeros, and no refusal.
-            left = update or {
-                name: torch.zeros(shape) for name, shape in self._plan.shapes[self._kind].items()
-            }
+            shapes = self._plan.shapes[self._kind]
+            left = update or {name: torch.zeros(shape) for name, shape in shapes.items()}
             self._left = (round_number, {name: left[name] for name in self._attention()})
         else:
             if self._left is None or self._left[0] != round_number:
-                raise WrongState(
-                    f"site {self._site_id!r} did not train in round {round_number}",
-                    remedy="it takes part again in the next round that it is asked for",
-                )
+                message = f"site {self._site_id!r} did not train in round {round_number}"
+                raise WrongState(message, remedy="it takes part again in the next round that it is asked for")
             update = self._left[1]
         summands: dict[str, torch.Tensor | float] = {
             **{_UPDATE + name: weight * value for name, value in update.items()},

@@ -1,4 +1,1 @@
-"""FMCSC: multi-view clustering.
-
-Imports the framework, data, models, losses and metrics.
-"""
+"""FMCSC: multi-view clustering."""

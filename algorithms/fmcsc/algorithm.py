@@ -55,10 +55,8 @@ class Fmcsc(PlannedStages[FmcscStage]):
                 remedy="use a multi-view data set, for example digits-views or multiview",
             )
         if not isinstance(study.model, MultiviewModelOptions):
-            raise ConfigError(
-                "model.name: fmcsc trains autoencoders with heads of its own",
-                remedy='set model.name = "multiview"',
-            )
+            message = "model.name: fmcsc trains autoencoders with heads of its own"
+            raise ConfigError(message, remedy='set model.name = "multiview"')
         self.setting, self.options, self.data = setting, options, setting.data
         self.networks = MultiviewNetworks(setting.data.view_sizes, study.model)
         self.plan: FmcscPlan = FmcscPlan(

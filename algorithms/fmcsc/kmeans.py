@@ -68,9 +68,8 @@ def starts(
         raise RangeError("mean or covariance contains NaN or Inf", remedy="lower algorithm.learning_rate")
     size = len(mean)
     factor = _cholesky(covariance)
-    words = np.random.PCG64(derive_seed(seed, "k-means starts")).random_raw(
-        restarts * clusters * size * _UNIFORMS
-    )
+    generator = np.random.PCG64(derive_seed(seed, "k-means starts"))
+    words = generator.random_raw(restarts * clusters * size * _UNIFORMS)
     # Sums of 12 integers below 2^48 are exact, in whatever order they are added.
     whole = (words >> np.uint64(16)).astype(np.int64).reshape(restarts, clusters, size, _UNIFORMS).sum(axis=3)
     normal = torch.from_numpy(whole.astype(np.float64) / 2.0**48 - _UNIFORMS / 2)

@@ -73,8 +73,6 @@ class FmcscOptions(Options):
                 remedy="set algorithm.pretrain_rounds = 1 and raise algorithm.pretrain_epochs",
             )
         if self.participation < 1 and self.view_types == "hidden":
-            raise ConfigError(
-                "algorithm.participation: who trains is chosen by view type, which is hidden",
-                remedy='remove it, or set algorithm.view_types = "public"',
-            )
+            message = "algorithm.participation: who trains is chosen by view type, which is hidden"
+            raise ConfigError(message, remedy='remove it, or set algorithm.view_types = "public"')
         return self

@@ -46,15 +46,11 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
             remedy='leave it out: the usual relation, "replace-record", holds for one record per patient',
         )
     if options.weights == "mi":
-        raise ConfigError(
-            'algorithm.weights: "mi" lets numbers that depend on records leave without noise',
-            remedy='set algorithm.weights = "public" or "equal"',
-        )
+        message = 'algorithm.weights: "mi" lets numbers that depend on records leave without noise'
+        raise ConfigError(message, remedy='set algorithm.weights = "public" or "equal"')
     if options.paper_laplace_epsilon is not None:
-        raise ConfigError(
-            "algorithm.paper_laplace_epsilon: is not a guarantee and has no place beside [privacy]",
-            remedy="remove one of the two",
-        )
+        message = "algorithm.paper_laplace_epsilon: is not a guarantee and has no place beside [privacy]"
+        raise ConfigError(message, remedy="remove one of the two")
     if options.view_types == "hidden" and not privacy.in_local_steps:
         raise ConfigError(
             'algorithm.view_types: with "hidden" the number of sites in a group is summed, which depends on '

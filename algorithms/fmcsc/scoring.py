@@ -61,10 +61,8 @@ class SiteScoring:
         if stage.kind != "table" and stage.group != self._group:
             return self._nothing(stage)
         if self._features is None or self._features[0] != round_number:
-            raise WrongState(
-                f"site {self._site_id!r} has no features of the model of round {round_number}",
-                remedy="it takes part again in the next scoring",
-            )
+            message = f"site {self._site_id!r} has no features of the model of round {round_number}"
+            raise WrongState(message, remedy="it takes part again in the next scoring")
         features = self._features[1]
         if stage.kind == "moments":
             total, outer, _ = kmeans.moments(features)
@@ -81,10 +79,8 @@ class SiteScoring:
     def _centres(stage: FmcscStage, broadcast: State) -> torch.Tensor:
         centres = broadcast["centres"]
         if not bool(torch.isfinite(centres).all()):
-            raise MalformedMessage(
-                f"the broadcast for {stage.exchange.name!r} holds centres with NaN or Inf",
-                remedy="lower algorithm.learning_rate; training has diverged",
-            )
+            message = f"the broadcast for {stage.exchange.name!r} holds centres with NaN or Inf"
+            raise MalformedMessage(message, remedy="lower algorithm.learning_rate; training has diverged")
         return centres
 
     def _table(self, stage: FmcscStage, features: torch.Tensor, centres: torch.Tensor) -> Summands:
@@ -136,9 +132,8 @@ class ServerScoring:
         if totals.scalar("records") < 0.5 or not bool(self.active[FULL]):
             self.active = torch.zeros_like(self.active)  # nothing to start from: no group is scored
             return
-        mean, covariance = kmeans.mean_and_covariance(
-            totals["sum"], totals["outer"], totals.scalar("records")
-        )
+        count = totals.scalar("records")
+        mean, covariance = kmeans.mean_and_covariance(totals["sum"], totals["outer"], count)
         seed = derive_seed(plan.seed, "k-means", round_number)
         starts = kmeans.starts(mean, covariance, plan.runs(FULL), plan.classes, seed)
         self.centres = self._kind(starts)
@@ -169,9 +164,7 @@ class ServerScoring:
             return scores(table)
         others = totals["table/others"]
         parts = {"": table + others, "participating_": table, "others_": others}
-        return {
-            prefix + name: value for prefix, part in parts.items() for name, value in scores(part).items()
-        }
+        return {start + name: value for start, part in parts.items() for name, value in scores(part).items()}
 
     def save(self) -> dict[str, torch.Tensor]:
         """Everything needed to continue."""

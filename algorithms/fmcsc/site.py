@@ -228,10 +228,8 @@ class FmcscSite(SiteProgram):
     def _teach(self, task: _Task) -> _Trained:
         options, view = self._plan.options, task.stage.group - 1
         if self._target is None or self._target[0] != task.round:
-            raise WrongState(
-                f"site {self._site_id!r} did not train on all views in round {task.round}",
-                remedy="it takes part again in the next round",
-            )
+            message = f"site {self._site_id!r} did not train on all views in round {task.round}"
+            raise WrongState(message, remedy="it takes part again in the next round")
         target = self._target[1]
         seen = [records if at == view else None for at, records in enumerate(self._views)]
         network, objective = self._network(task.received), losses.distillation_loss(view, options)

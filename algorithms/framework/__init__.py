@@ -1,4 +1,1 @@
-"""What an algorithm is: its interface, setting and shared state.
-
-Imports dp and what lies below.
-"""
+"""What an algorithm is: its interface, setting and shared state."""

@@ -195,10 +195,8 @@ class ServerProgram(ABC):
     def begin(self, model: State) -> None:
         """Begin with this model of the study's names and shapes instead of the seed's; before round 1."""
         del model
-        raise ConfigError(
-            "model.start: this algorithm's server program cannot begin with a model from a file",
-            remedy="write its method begin; see secfed.algorithms.framework.base",
-        )
+        message = "model.start: this algorithm's server program cannot begin with a model from a file"
+        raise ConfigError(message, remedy="write its method begin; see secfed.algorithms.framework.base")
 
 
 class Algorithm(ABC):
@@ -297,10 +295,8 @@ def fitting(exchange: Exchange, values: Summands) -> Summands:
 
 def no_exchange(round_number: int, exchange: Exchange) -> WrongState:
     """The error of an exchange that a round does not have."""
-    return WrongState(
-        f"round {round_number} has no exchange {exchange.name!r} of this layout",
-        remedy="the aggregator must run the same study file",
-    )
+    message = f"round {round_number} has no exchange {exchange.name!r} of this layout"
+    return WrongState(message, remedy="the aggregator must run the same study file")
 
 
 def check_round(round_number: int, rounds: int) -> None:

@@ -26,6 +26,5 @@ def check_coupled(privacy: PrivacySection, algorithm: str, coupling: str) -> Non
             remedy='set privacy.metrics = "withheld", or "unprotected" where held-out records are public',
         )
     if privacy.weights == "unprotected":
-        raise ConfigError(
-            f"privacy.weights: has no effect, the sites of {algorithm} all count the same", remedy="remove it"
-        )
+        message = f"privacy.weights: has no effect, the sites of {algorithm} all count the same"
+        raise ConfigError(message, remedy="remove it")

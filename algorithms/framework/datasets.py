@@ -73,9 +73,8 @@ def numbered(patients: Iterable[str | None]) -> tuple[int, ...] | None:
 
 def no_records(site_id: SiteId) -> DataError:
     """The error of a site without a single record."""
-    return DataError(
-        f"site {site_id!r} has no records", remedy="check data.path and the site's name, or leave it out"
-    )
+    message = f"site {site_id!r} has no records"
+    return DataError(message, remedy="check data.path and the site's name, or leave it out")
 
 
 def no_training_records(site_id: SiteId) -> DataError:
@@ -86,20 +85,14 @@ def no_training_records(site_id: SiteId) -> DataError:
 def check_pairs(site_id: SiteId, count: int) -> None:
     """Refuse a site whose training pairs have nothing to be compared with; a hospital only hears of it."""
     if count < _LEAST_PAIRS:
-        unfit(
-            DataError(
-                f"site {site_id!r} has fewer than {_LEAST_PAIRS} training pairs",
-                remedy="a pair is only ever compared with other pairs; leave the site out",
-            )
-        )
+        message = f"site {site_id!r} has fewer than {_LEAST_PAIRS} training pairs"
+        unfit(DataError(message, remedy="a pair is only ever compared with other pairs; leave the site out"))
 
 
 def infinite_features(site_id: SiteId) -> DataError:
     """The error of a site with a feature that is not a float32 number; imputing does not help it."""
-    return DataError(
-        f"site {site_id!r} has features that are infinite or too large for float32",
-        remedy="repair the records, or give them in a larger unit",
-    )
+    message = f"site {site_id!r} has features that are infinite or too large for float32"
+    return DataError(message, remedy="repair the records, or give them in a larger unit")
 
 
 def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
@@ -117,10 +110,8 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
         patients = None if data.train_patients is None else (0,)
         data = replace(data, train_x=blank[0], train_y=blank[1], train_patients=patients, blank=True)
     if data.train_patients is not None and len(data.train_patients) != len(data.train_y):
-        raise DataError(
-            f"{who} has not one patient per training record",
-            remedy="give the patient of every training record, or of none",
-        )
+        message = f"{who} has not one patient per training record"
+        raise DataError(message, remedy="give the patient of every training record, or of none")
     checked: list[torch.Tensor] = []
     for part, x, y in (("training", data.train_x, data.train_y), ("held-out", data.test_x, data.test_y)):
         if tuple(x.shape[1:]) != input_shape or len(x) != len(y) or y.dim() != 1:
@@ -130,10 +121,8 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
                 remedy="every site must prepare its records in the same way",
             )
         if x.dtype != torch.float32 or y.dtype != torch.int64:
-            raise DataError(
-                f"{who}: {part} records are {x.dtype} with labels {y.dtype}",
-                remedy="give float32 records and int64 labels",
-            )
+            message = f"{who}: {part} records are {x.dtype} with labels {y.dtype}"
+            raise DataError(message, remedy="give float32 records and int64 labels")
         if not bool(torch.isfinite(x).all()):
             nan = DataError(
                 f"{who}: {part} records contain NaN features",
@@ -142,12 +131,8 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
             unfit(nan if bool(torch.isnan(x).any()) else infinite_features(site_id))
             x = zero_if_not_finite(x)
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
-            unfit(
-                DataError(
-                    f"{who}: {part} records have a label outside the study's {classes} classes",
-                    remedy="check data.label_column and the classes",
-                )
-            )
+            message = f"{who}: {part} records have a label outside the study's {classes} classes"
+            unfit(DataError(message, remedy="check data.label_column and the classes"))
             y = first_class_if_unknown(y, classes)
         checked += [x, y]
     train_x, train_y, test_x, test_y = checked

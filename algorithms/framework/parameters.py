@@ -27,15 +27,12 @@ def check_shapes(received: State, shapes: Mapping[str, tuple[int, ...]]) -> None
     """Refuse, with a MalformedMessage, a model with other names or shapes than the study's."""
     if set(shapes) != set(received):
         names = ", ".join(sorted(set(shapes) ^ set(received))[:5])
-        raise MalformedMessage(
-            f"the received model does not have this study's parameters: {names}", remedy=_SAME
-        )
+        message = f"the received model does not have this study's parameters: {names}"
+        raise MalformedMessage(message, remedy=_SAME)
     for name, shape in shapes.items():
         if tuple(received[name].shape) != shape:
-            raise MalformedMessage(
-                f"received parameter {name!r} has shape {tuple(received[name].shape)}, not {shape}",
-                remedy=_SAME,
-            )
+            message = f"received parameter {name!r} has shape {tuple(received[name].shape)}, not {shape}"
+            raise MalformedMessage(message, remedy=_SAME)
 
 
 def shapes_of(state: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, tuple[int, ...]]:
@@ -49,10 +46,8 @@ def write_parameters(model: nn.Module, state: State) -> None:
     check_shapes(state, shapes_of(own))
     for name in own:
         if not bool(torch.isfinite(state[name]).all()):
-            raise MalformedMessage(
-                f"received parameter {name!r} contains NaN or Inf",
-                remedy="lower algorithm.learning_rate; training has diverged",
-            )
+            message = f"received parameter {name!r} contains NaN or Inf"
+            raise MalformedMessage(message, remedy="lower algorithm.learning_rate; training has diverged")
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(state[name])
@@ -74,9 +69,8 @@ def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
     names = tuple(n for n, parameter in model.named_parameters() if parameter.requires_grad and not stays(n))
     if not names:
         more = " outside the local layers" if local else ""
-        raise ConfigError(
-            f"model.name: the model has no trainable parameters{more}", remedy="use another model"
-        )
+        message = f"model.name: the model has no trainable parameters{more}"
+        raise ConfigError(message, remedy="use another model")
     return names
 
 
@@ -97,7 +91,5 @@ def check_scores(model: nn.Module, input_shape: tuple[int, ...], classes: int) -
         ) from error
     if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != (2, classes):
         given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-        raise ConfigError(
-            f"model.name: for 2 records the model gives {given}, not scores of shape {(2, classes)}",
-            remedy="let it end with one score per class, for two classes too",
-        )
+        message = f"model.name: for 2 records the model gives {given}, not scores of shape {(2, classes)}"
+        raise ConfigError(message, remedy="let it end with one score per class, for two classes too")

@@ -40,9 +40,8 @@ def model_of(state: State, own: State, start: str = MODEL) -> dict[str, torch.Te
     """Copies of what a checkpoint keeps under names with this start: the model, or something else."""
     model = part_of(state, start)
     if {name: value.shape for name, value in model.items()} != {n: t.shape for n, t in own.items()}:
-        raise MalformedMessage(
-            "the checkpoint belongs to another model", remedy="resume with the study file that wrote it"
-        )
+        message = "the checkpoint belongs to another model"
+        raise MalformedMessage(message, remedy="resume with the study file that wrote it")
     return copies(model)
 
 

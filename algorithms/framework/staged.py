@@ -84,11 +84,8 @@ class RoundPlan(ABC, Generic[StageT]):
 
     def unprotected(self, exchange: Exchange) -> tuple[str, ...]:
         """Fields that leave without noise under ``[privacy]``: those of scoring."""
-        if (
-            self.privacy is None
-            or not self.scores
-            or exchange not in {stage.exchange for stage in self.scoring}
-        ):
+        leaves = self.privacy is not None and self.scores
+        if not leaves or exchange not in {stage.exchange for stage in self.scoring}:
             return ()
         return tuple(field.name for field in exchange.layout.fields)
 

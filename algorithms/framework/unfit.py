@@ -30,22 +30,14 @@ _listener: ContextVar[Callable[[DataError], None] | None] = ContextVar("unfit va
 
 
 @contextmanager
-def counted_as_defaults(listener: Callable[[DataError], None]) -> Iterator[None]:
+def counted_as_defaults(listener: Callable[[DataError], None] | None) -> Iterator[None]:
     """Inside, values that do not fit count as their defaults: for loading at a hospital.
+
+    Without a listener they are errors, as outside: to try how something could be read.
 
     Security: what the listener is told depends on records, and must not leave the hospital.
     """
     token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-@contextmanager
-def refused() -> Iterator[None]:
-    """Inside, values that do not fit are errors, as by default: to try how something could be read."""
-    token = _listener.set(None)
     try:
         yield
     finally:

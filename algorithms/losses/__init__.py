@@ -1,4 +1,1 @@
-"""Losses of image-text pairs.
-
-Imports algorithms.data, algorithms.framework and what lies below.
-"""
+"""Losses of image-text pairs."""

@@ -59,6 +59,5 @@ def make_objective(
         case "mgca":
             return Mgca(temperature, embedding=embedding, prototypes=prototypes, **more)
         case _:
-            raise ConfigError(
-                f"model.objective: there is no {name!r}", remedy='use "convirt", "gloria" or "mgca"'
-            )
+            message = f"model.objective: there is no {name!r}"
+            raise ConfigError(message, remedy='use "convirt", "gloria" or "mgca"')

@@ -58,18 +58,15 @@ class Objective(nn.Module, ABC):
     def __init__(self, temperature: float) -> None:
         super().__init__()
         if not MIN_TEMPERATURE <= temperature < math.inf:
-            raise ConfigError(
-                "model.temperature: too small or not a number",
-                remedy=f"use at least {MIN_TEMPERATURE}; usual values are 0.05 to 0.2",
-            )
+            message = "model.temperature: too small or not a number"
+            raise ConfigError(message, remedy=f"use at least {MIN_TEMPERATURE}; usual values are 0.05 to 0.2")
         self.temperature = float(temperature)
 
     def forward(self, aligned: Aligned) -> ObjectiveValue:
         """The objective of one batch of pairs."""
         with without_autocast(aligned.image):
-            full = replace(
-                aligned, **{n: full_precision(v) for n, v in vars(aligned).items() if v is not None}
-            )
+            held = {name: value for name, value in vars(aligned).items() if value is not None}
+            full = replace(aligned, **{name: full_precision(value) for name, value in held.items()})
             plain = infonce(full.image, full.text, self.temperature)
             return ObjectiveValue(self.total(full, plain), plain)
 

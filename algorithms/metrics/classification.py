@@ -95,10 +95,8 @@ def _scores(model: nn.Module, batch: torch.Tensor, classes: int) -> torch.Tensor
     def of(rows: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = model(rows).to(device="cpu", dtype=torch.float64)
         if tuple(scores.shape) != (len(rows), classes):
-            raise RangeError(
-                f"the model gives scores of shape {tuple(scores.shape[1:])}, not ({classes},)",
-                remedy="let the model end with one score per class",
-            )
+            message = f"the model gives scores of shape {tuple(scores.shape[1:])}, not ({classes},)"
+            raise RangeError(message, remedy="let the model end with one score per class")
         return scores
 
     whole = otherwise(None, of, batch)

@@ -55,10 +55,8 @@ def fields() -> tuple[Field, ...]:
 def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
     """Rank of each report's own image among one batch's, from [B, d] embeddings row by row: [B], from 1."""
     if image.dim() != 2 or image.shape != text.shape:
-        raise RangeError(
-            f"embeddings have shapes {tuple(image.shape)} and {tuple(text.shape)}",
-            remedy="give [B, d] of both, row for row",
-        )
+        message = f"embeddings have shapes {tuple(image.shape)} and {tuple(text.shape)}"
+        raise RangeError(message, remedy="give [B, d] of both, row for row")
     image, text = (part.detach().to(device="cpu", dtype=torch.float64) for part in (image, text))
     similarity = text @ image.T
     own = similarity.diagonal()

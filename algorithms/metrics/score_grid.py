@@ -31,10 +31,8 @@ def capped(losses: torch.Tensor) -> torch.Tensor:
 
 def on_grid(sums: Mapping[str, float], names: Collection[str]) -> dict[str, float]:
     """What a site adds, with these of its fields at the nearest multiple of :data:`SCORE_STEP`."""
-    return {
-        name: round(value / SCORE_STEP) * SCORE_STEP if name in names else value
-        for name, value in sums.items()
-    }
+    rounded = {name: round(sums[name] / SCORE_STEP) * SCORE_STEP for name in sums if name in names}
+    return {**sums, **rounded}
 
 
 def mean_over_sites(

@@ -1,4 +1,1 @@
-"""Networks.
-
-Imports algorithms.losses and what lies below.
-"""
+"""Networks."""

@@ -126,6 +126,5 @@ def shapes_only(data: ImageTextData, options: VisionLanguageOptions) -> DualEnco
 
 def _of(data: ImageTextData, options: VisionLanguageOptions) -> DualEncoder:
     continuations = getattr(data, "continuations", ())
-    return DualEncoder(
-        options, data.image_shape, data.text_length, data.vocabulary, continuations=continuations
-    )
+    texts = data.text_length, data.vocabulary
+    return DualEncoder(options, data.image_shape, *texts, continuations=continuations)

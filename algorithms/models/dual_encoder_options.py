@@ -78,20 +78,16 @@ class VisionLanguageOptions(ModelOptions):
         for key in type(self).model_fields:
             owner = "mgca" if key == "prototypes" else key.partition("_")[0]
             if key in self.model_fields_set and owner in ("gloria", "mgca") and owner != self.objective:
-                raise ConfigError(
-                    f'model.{key}: has no effect with objective = "{self.objective}"',
-                    remedy=f'remove it, or set model.objective = "{owner}"',
-                )
+                message = f'model.{key}: has no effect with objective = "{self.objective}"'
+                raise ConfigError(message, remedy=f'remove it, or set model.objective = "{owner}"')
         for key in ("image_weights", "text_weights"):
             if self.start is not None and getattr(self, key) is not None:
-                raise ConfigError(
-                    f"model.{key}: has no effect beside model.start, a whole model", remedy="remove one"
-                )
+                message = f"model.{key}: has no effect beside model.start, a whole model"
+                raise ConfigError(message, remedy="remove one")
         for key, weights in (("gloria_weights", self.gloria_weights), ("mgca_weights", self.mgca_weights)):
             if not any(weights):
-                raise ConfigError(
-                    f"model.{key}: all are 0, which leaves nothing to train", remedy="set one above 0"
-                )
+                message = f"model.{key}: all are 0, which leaves nothing to train"
+                raise ConfigError(message, remedy="set one above 0")
         return self
 
     @property

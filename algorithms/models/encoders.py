@@ -106,9 +106,8 @@ class TextEncoder(nn.Module):
     def forward(self, tokens: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         """[B, L] int64 tokens, and [B, L] bool, False for padding, to [B, L, d_t]; padding means nothing."""
         places = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1).contiguous()
-        embedded = self.embeddings(
-            input_ids=tokens, position_ids=places, token_type_ids=torch.zeros_like(tokens)
-        )
+        types = torch.zeros_like(tokens)
+        embedded = self.embeddings(input_ids=tokens, position_ids=places, token_type_ids=types)
         return run_layers(self.encoder.layer, embedded, words[:, None, None, :], again=self.checkpointing)
 
 

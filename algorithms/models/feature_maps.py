@@ -72,10 +72,8 @@ class FeatureMap:
         for name, size in self.steps:
             if name == "hog":
                 if math.isqrt(features) ** 2 != features:
-                    raise ConfigError(
-                        f'{KEY}: "hog" needs square images, and view {view} has {features} features',
-                        remedy='use "l2" for this view',
-                    )
+                    message = f'{KEY}: "hog" needs square images, and view {view} has {features} features'
+                    raise ConfigError(message, remedy='use "l2" for this view')
                 features = _DIRECTIONS * _CELLS * _CELLS
             elif size:
                 features = size
@@ -138,10 +136,7 @@ def _gradients(values: torch.Tensor) -> torch.Tensor:
     side = math.isqrt(values.shape[1])
     largest = values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
     images = torch.nn.functional.pad((values / largest).reshape(-1, side, side), (1, 1, 1, 1))
-    right, down = (
-        images[:, 1:-1, 2:] - images[:, 1:-1, :-2],
-        images[:, 2:, 1:-1] - images[:, :-2, 1:-1],
-    )
+    right, down = (images[:, 1:-1, 2:] - images[:, 1:-1, :-2], images[:, 2:, 1:-1] - images[:, :-2, 1:-1])
     magnitude = torch.hypot(right, down)
     place = (torch.atan2(down, right) / (2 * math.pi) + 0.5) * _DIRECTIONS
     by_direction = []

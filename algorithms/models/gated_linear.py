@@ -63,10 +63,8 @@ def gate(model: nn.Module, other: State, *, layers: Layers, trainable: bool) -> 
                 remedy="the aggregator must run the same study file and the same version of the model",
             )
         if not bool(torch.isfinite(other[name]).all()):
-            raise MalformedMessage(
-                f"received weight {name!r} of the other modality contains NaN or Inf",
-                remedy="lower algorithm.learning_rate; training has diverged",
-            )
+            message = f"received weight {name!r} of the other modality contains NaN or Inf"
+            raise MalformedMessage(message, remedy="lower algorithm.learning_rate; training has diverged")
         chosen[path] = plain
     for path, plain in chosen.items():
         gated = GatedLinear(plain, other[f"{path}.weight"], trainable=trainable)

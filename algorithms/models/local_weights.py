@@ -81,9 +81,8 @@ def _read(path: Path, key: str) -> State:
         else:  # nothing in the file is executed
             content = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError, SafetensorError):
-        raise ConfigError(
-            f"{key}: {file} is not a file of weights", remedy="use .safetensors, or PyTorch's of tensors only"
-        ) from None
+        message = f"{key}: {file} is not a file of weights"
+        raise ConfigError(message, remedy="use .safetensors, or PyTorch's of tensors only") from None
     for name in _NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]

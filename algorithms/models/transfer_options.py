@@ -52,10 +52,8 @@ class TransferTransformerOptions(ModelOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.width % self.heads:
-            raise ConfigError(
-                f"model.heads: {self.heads} does not divide model.width = {self.width}",
-                remedy="set model.width to a multiple of model.heads",
-            )
+            message = f"model.heads: {self.heads} does not divide model.width = {self.width}"
+            raise ConfigError(message, remedy="set model.width to a multiple of model.heads")
         return self
 
     @property

@@ -159,9 +159,8 @@ class Tower(nn.Module):
         super().__init__()
         self.embed = (ImageEmbedding if kind == "image" else TextEmbedding)(facts, options)
         last = max(options.depth - 1, 1)
-        self.blocks = nn.ModuleList(
-            Block(options, options.drop_path * k / last) for k in range(options.depth)
-        )
+        skips = (options.drop_path * k / last for k in range(options.depth))
+        self.blocks = nn.ModuleList(Block(options, skip) for skip in skips)
         self.blocks.apply(partial(initialise, std=_std(options.width)))
         self._mask = kind == "text" and options.mask_padding
 
@@ -252,9 +251,7 @@ def initial(seed: int, facts: TransferFacts, options: TransferTransformerOptions
     for kind in kinds:
         with seeded(seed, "transfer-transformer", kind):
             drawn = read_parameters(Classifier(kind, facts, options))
-        states[kind] = {
-            name: pairs[name].clone() if name in pairs else value for name, value in drawn.items()
-        }
+        states[kind] = {name: pairs[name].clone() if name in pairs else own for name, own in drawn.items()}
     return states
 
 

@@ -1,4 +1,1 @@
-"""Federated vision-language pre-training.
-
-Imports the framework, dro, data, models, losses and metrics.
-"""
+"""Federated vision-language pre-training."""

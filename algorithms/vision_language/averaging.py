@@ -139,9 +139,8 @@ class VlpEmaSite(VlpSite):
         super().load(state)
         scale = float(state[_SCALE]) if _SCALE in state else None
         if scale is not None and not (self.own and 0.0 <= scale < float("inf")):
-            raise MalformedMessage(
-                "what this site kept holds a scale without meaning", remedy="start the study anew"
-            )
+            message = "what this site kept holds a scale without meaning"
+            raise MalformedMessage(message, remedy="start the study anew")
         self._scale = scale
 
 

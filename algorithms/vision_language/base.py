@@ -21,11 +21,7 @@ from secfed.algorithms.dro.answer import DroAnswer
 from secfed.algorithms.dro.rule import DroRule
 from secfed.algorithms.framework.base import LOSS_BOUND, Metrics, SiteId, SiteProgram, check_round
 from secfed.algorithms.framework.datasets import check_pairs
-from secfed.algorithms.framework.parameters import (
-    check_shapes,
-    shapes_of,
-    trainable,
-)
+from secfed.algorithms.framework.parameters import check_shapes, shapes_of, trainable
 from secfed.algorithms.framework.server_state import MODEL, ModelServer, moved, part_of
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import Staged
@@ -61,10 +57,8 @@ class VlpAlgorithm(Staged[Stage]):
                 remedy="use a set of pairs, for example chest-synthetic or image-text",
             )
         if not isinstance(study.model, VisionLanguageOptions | OwnOptions):
-            raise ConfigError(
-                f"model.name: {study.algorithm.name} trains a dual encoder",
-                remedy='set model.name = "vision-language"',
-            )
+            message = f"model.name: {study.algorithm.name} trains a dual encoder"
+            raise ConfigError(message, remedy='set model.name = "vision-language"')
         check_privacy(options, study.privacy)
         self.setting, self.options = setting, options
         self.data: ImageTextData = setting.data

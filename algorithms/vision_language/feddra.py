@@ -55,9 +55,8 @@ class FedDraOptions(RobustOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.align_steps and not self.joint_steps:
-            raise ConfigError(
-                "algorithm.joint_steps: no stage has any steps", remedy="set it, or algorithm.align_steps"
-            )
+            message = "algorithm.joint_steps: no stage has any steps"
+            raise ConfigError(message, remedy="set it, or algorithm.align_steps")
         return self
 
 

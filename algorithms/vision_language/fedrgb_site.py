@@ -40,20 +40,9 @@ TEACHER: Final = "teacher"
 _ROUND: Final = "aligner_round"
 _CAP_FACTOR: Final = 3.0  # two contrastive losses are added, each about log B at chance
 _ROBUST_ONLY: Final = (
-    "teacher_steps",
-    "beta",
-    "dro_task_term",
-    "rho",
-    "gamma",
-    "divergence",
-    "divergence_factor",
-    "loss_cap",
-    "kl_nodes",
-    "weight_convention",
-    "allow_two_site_weight_disclosure",
-    "loss_batches",
-    "loss_batch_size",
-    "loss_share",
+    *("teacher_steps", "beta", "dro_task_term", "rho", "gamma", "divergence", "divergence_factor"),
+    *("loss_cap", "kl_nodes", "weight_convention", "allow_two_site_weight_disclosure"),
+    *("loss_batches", "loss_batch_size", "loss_share"),
 )
 
 
@@ -101,10 +90,8 @@ class FedRgbOptions(RobustOptions):
         if not self.guidance:
             for name in ("guidance_loss", "guide_grad_through_features"):
                 if name in self.model_fields_set:
-                    raise ConfigError(
-                        f"algorithm.{name}: has no effect without guidance",
-                        remedy="remove it, or set algorithm.guidance above 0",
-                    )
+                    message = f"algorithm.{name}: has no effect without guidance"
+                    raise ConfigError(message, remedy="remove it, or set algorithm.guidance above 0")
         return self
 
     def rule(self, setting: Setting, *, cap_factor: float = _CAP_FACTOR) -> DroRule | None:
@@ -244,7 +231,6 @@ class FedRgbSite(VlpSite):
         """Continue from :meth:`save`."""
         super().load(state)
         if _ROUND not in state:
-            raise MalformedMessage(
-                "what this site kept names no round of its aligner", remedy="start the study anew"
-            )
+            message = "what this site kept names no round of its aligner"
+            raise MalformedMessage(message, remedy="start the study anew")
         self._aligner_round = int(state[_ROUND]) if self.own else 0

@@ -85,19 +85,15 @@ def check_privacy(options: VlpOptions, privacy: PrivacySection | None) -> None:
     """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it."""
     weighted = isinstance(options, RobustOptions) and options.rho > 0
     if "loss_share" in options.model_fields_set and (privacy is None or not weighted):
-        raise ConfigError(
-            "algorithm.loss_share: has no effect without [privacy] and algorithm.rho above 0",
-            remedy="remove it",
-        )
+        message = "algorithm.loss_share: has no effect without [privacy] and algorithm.rho above 0"
+        raise ConfigError(message, remedy="remove it")
     if privacy is None:
         return
     name = options.name
     check_coupled(privacy, name, "a contrastive loss compares the pairs of a batch with each other")
     if privacy.in_local_steps and options.precision == "float16":
-        raise ConfigError(
-            'algorithm.precision: "float16" needs losses to be scaled up, and clipped gradients are not',
-            remedy='set algorithm.precision = "bfloat16" or "float32"',
-        )
+        message = 'algorithm.precision: "float16" needs losses to be scaled up, and clipped gradients are not'
+        raise ConfigError(message, remedy='set algorithm.precision = "bfloat16" or "float32"')
     if weighted and not privacy.in_local_steps:
         raise ConfigError(
             "algorithm.rho: robust weights follow from each site's loss, and noise in the sum of updates "

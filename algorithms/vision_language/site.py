@@ -217,9 +217,8 @@ class VlpSite(SiteProgram):
     def _evaluate(self, round_number: int, stage: Stage, received: State) -> Summands:
         del round_number, stage
         write_parameters(self.network, received)  # training may have moved them
-        sums = retrieval.evaluate_site(
-            self.network, self.data.test, self.options.evaluation_batch, self.device
-        )
+        batch = self.options.evaluation_batch
+        sums = retrieval.evaluate_site(self.network, self.data.test, batch, self.device)
         return on_grid(sums, retrieval.SHARES)
 
     def _measure(self, round_number: int, stage: Stage, received: State) -> Summands:

@@ -45,9 +45,7 @@ class Verdict:
 def settle(disputes: Iterable[tuple[str, str]], colluders: int) -> Verdict:
     """Decide which sites to do without.
 
-    Args:
-        disputes: (who complained, of whom), in the order in which pairs are to be separated.
-        colluders: c, the most sites that are expected not to follow the protocol.
+    ``disputes`` are (who complained, of whom), in the order in which pairs are to be separated.
     """
     left = list(disputes)
     at_fault: list[str] = []

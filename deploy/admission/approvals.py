@@ -129,10 +129,7 @@ class Approvals:
 
         A digest that is approved under a refused name is an exception: other settings stay refused.
 
-        Args:
-            text: name or digest.
-            now: with a time zone.
-            shown: shows the near twins of a digest, and says which they are; raises if the person declines.
+        ``shown`` shows the near twins of a digest, and says which they are; it raises if the person declines.
 
         Returns:
             The approval; "permitted", where only a refusal was lifted: of a name that stands for no study or

@@ -81,11 +81,8 @@ class Consortium:
     ) -> Consortium:
         """Found a consortium: CA, the aggregator's identity and certificate, and no sites.
 
-        Args:
-            folder: new or empty.
-            name: for people; it is the organisation in every certificate.
-            hosts: every name and address that the aggregator may ever have; the first is dialled.
-            passphrase: encrypts all private keys.
+        ``folder`` is new or empty; ``hosts`` are every name and address that the aggregator may ever have,
+        of which the first is dialled; ``passphrase`` encrypts all private keys.
         """
         check_consortium_name(name)
         known = tuple(dict.fromkeys(check_host(host) for host in hosts))

@@ -89,10 +89,8 @@ class Accountant(ABC):
         """Canonical events of one relation, none of them refused."""
         merged = compose(events)
         if len({event.adjacency for event in merged}) != 1:
-            raise ConfigError(
-                "an epsilon needs at least one event, and all under one neighbouring relation",
-                remedy="restate the events under a relation they share",
-            )
+            message = "an epsilon needs at least one event, and all under one neighbouring relation"
+            raise ConfigError(message, remedy="restate the events under a relation they share")
         for event in merged:
             if reason := self.refusal(event):
                 raise ConfigError(f"{event.name} under {event.adjacency}: {reason}")

@@ -37,9 +37,8 @@ class Budget:
         if self.period_days is not None and self.period_days < 1:
             raise ConfigError(f"budget period of {self.period_days} days", remedy="use at least 1 day")
         if self.protects is Unit.GROUP:
-            raise ConfigError(
-                "a budget protects records or sites", remedy='use "record": groups protect records'
-            )
+            message = "a budget protects records or sites"
+            raise ConfigError(message, remedy='use "record": groups protect records')
 
     def describe(self) -> str:
         """For messages to people."""
@@ -119,9 +118,8 @@ def standing(
     :func:`secfed.dp.accounting.interface.statement`.
     """
     start_s = -math.inf if budget.period_days is None else now_s - budget.period_days * _DAY_S
-    events = [
-        _as_protected(budget, item.event) for item in spent if item.time_s > start_s and _counts(budget, item)
-    ]
+    counted = (item.event for item in spent if item.time_s > start_s and _counts(budget, item))
+    events = [_as_protected(budget, event) for event in counted]
     found = statement(events, budget.delta, accountant, exactly=exactly) if events else None
     return Standing(budget, found, tuple(events))
 

@@ -56,9 +56,8 @@ class Guesses:
         Both hold at once with probability ``confidence`` (Bonferroni: each errs with half of the rest).
         """
         if not 0.0 < confidence < 1.0:
-            raise ConfigError(
-                f"confidence = {confidence} is not strictly between 0 and 1", remedy="use, for example, 0.99"
-            )
+            message = f"confidence = {confidence} is not strictly between 0 and 1"
+            raise ConfigError(message, remedy="use, for example, 0.99")
         error = (1.0 - confidence) / 2.0
         # Clopper and Pearson 1934: exact for every count, also for none and for all.
         least = most = 0.0
@@ -115,6 +114,5 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
 def _check_distance(distance: float) -> None:
     if not (math.isfinite(distance) and distance > 0.0):
-        raise ConfigError(
-            f"distance = {distance} is not a positive number", remedy="state it in standard deviations"
-        )
+        message = f"distance = {distance} is not a positive number"
+        raise ConfigError(message, remedy="state it in standard deviations")

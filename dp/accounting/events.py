@@ -143,17 +143,8 @@ class UnitDiscreteGaussian(DistributedDiscreteGaussian):
 
 # Noise in the secure sum, for sites and for units: it relies on the sum being secure.
 IN_SUM = (Skellam, DistributedDiscreteGaussian)
-_KINDS: dict[str, type[Event]] = {
-    kind.name: kind
-    for kind in (
-        PoissonSampledGaussian,
-        Gaussian,
-        Skellam,
-        DistributedDiscreteGaussian,
-        UnitSkellam,
-        UnitDiscreteGaussian,
-    )
-}
+_NOISY = (PoissonSampledGaussian, Gaussian, Skellam, DistributedDiscreteGaussian)
+_KINDS: dict[str, type[Event]] = {kind.name: kind for kind in (*_NOISY, UnitSkellam, UnitDiscreteGaussian)}
 
 
 def bounded_mean(

@@ -27,17 +27,8 @@ from secfed.dp.accounting.events import Event, common_adjacency, compose
 from secfed.dp.accounting.unit import Adjacency
 from secfed.errors import ConfigError
 
-__all__ = [
-    "ACCOUNTANTS",
-    "Accountant",
-    "Pld",
-    "Prv",
-    "Rdp",
-    "Statement",
-    "accountant",
-    "calibrate",
-    "statement",
-]
+__all__ = ["ACCOUNTANTS", "Accountant", "Pld", "Prv", "Rdp", "Statement"]
+__all__ += ["accountant", "calibrate", "statement"]
 
 _WIDEN = 1.25
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
@@ -51,9 +42,8 @@ ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {"rdp": Rdp, "prv": Prv, "pld
 def accountant(name: str) -> Accountant:
     """The accountant of that name."""
     if name not in ACCOUNTANTS:
-        raise ConfigError(
-            f"unknown accountant {name!r}", remedy=f"use one of {', '.join(sorted(ACCOUNTANTS))}"
-        )
+        message = f"unknown accountant {name!r}"
+        raise ConfigError(message, remedy=f"use one of {', '.join(sorted(ACCOUNTANTS))}")
     return ACCOUNTANTS[name]()
 
 

@@ -74,20 +74,14 @@ def _by_divergences(events: Sequence[Event], false_alarms: float) -> float:
     low, high = np.full_like(orders, false_alarms), np.ones_like(orders)
     for _ in range(_HALVINGS):  # divergences grow with p from a on, so each order permits p up to a limit
         middle = (low + high) / 2
-        permitted = np.maximum(
-            _bernoulli(orders, middle, false_alarms), _bernoulli(orders, false_alarms, middle)
-        )
-        low, high = (
-            np.where(permitted <= limits, middle, low),
-            np.where(permitted <= limits, high, middle),
-        )
+        ways = (middle, false_alarms), (false_alarms, middle)
+        permitted = np.maximum(*(_bernoulli(orders, p, q) for p, q in ways))
+        low, high = (np.where(permitted <= limits, middle, low), np.where(permitted <= limits, high, middle))
     return float(high.min())
 
 
 def _bernoulli(orders: NDArray[Any], p: Any, q: Any) -> NDArray[Any]:
     """Renyi divergence of Bernoulli(p) from Bernoulli(q), per order above 1."""
     with np.errstate(divide="ignore"):
-        logs = [
-            orders * np.log(one) + (1 - orders) * np.log(other) for one, other in ((p, q), (1 - p, 1 - q))
-        ]
+        logs = [orders * np.log(a) + (1 - orders) * np.log(b) for a, b in ((p, q), (1 - p, 1 - q))]
         return np.asarray(np.logaddexp(*logs) / (orders - 1))

@@ -88,10 +88,8 @@ class PrivacyUnit:
         permitted = _PERMITTED[self.unit]
         if self.adjacency not in permitted:
             names = ", ".join(permitted)
-            raise ConfigError(
-                f"privacy unit {self.unit} has no guarantee under {self.adjacency}",
-                remedy=f"state it under {names}",
-            )
+            message = f"privacy unit {self.unit} has no guarantee under {self.adjacency}"
+            raise ConfigError(message, remedy=f"state it under {names}")
 
     @classmethod
     def default(cls, unit: Unit) -> PrivacyUnit:
@@ -139,10 +137,8 @@ class GroupPartition:
                 raise ConfigError(f"{len(patients)} patient ids for {records} records")
             groups = _pack(patients, size, rng)
         if not groups:
-            raise ConfigError(
-                f"{records} records do not fill one group of {size}",
-                remedy="use a smaller privacy group size",
-            )
+            message = f"{records} records do not fill one group of {size}"
+            raise ConfigError(message, remedy="use a smaller privacy group size")
         return cls(tuple(groups), size, records)
 
     @classmethod

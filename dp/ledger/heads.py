@@ -60,9 +60,8 @@ def read_recorded(file: Path) -> Iterator[Recorded]:
                 if isinstance(entry, dict):
                     yield from _of(entry.get("kind"), entry.get("body"), file, number)
     except OSError as error:
-        raise TranscriptError(
-            f"{file}: {error.strerror}.", remedy="check that the file exists and is permitted"
-        ) from None
+        message = f"{file}: {error.strerror}."
+        raise TranscriptError(message, remedy="check that the file exists and is permitted") from None
 
 
 def lacking(missing: Sequence[Recorded]) -> str:

@@ -247,10 +247,8 @@ class Ledger:
                 if not entries:
                     entries = (chain.append(OPENED, opening),)
                 elif entries[0].body.get("dataset") != self.dataset:
-                    raise TranscriptError(
-                        f"{self.path}: opened for another data set",
-                        remedy="give each data set its own ledger",
-                    )
+                    message = f"{self.path}: opened for another data set"
+                    raise TranscriptError(message, remedy="give each data set its own ledger")
                 if torn:
                     entries = (*entries, chain.append(RECOVERED, self._dated(entries, torn_summary(torn))))
                 limits = [budget.to_value() for budget in self.budgets]

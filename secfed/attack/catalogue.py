@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from secfed.attack.attack import Attack, AttackSetting, Impossible, Protection, attack
 from secfed.attack.evidence import Finding
@@ -19,16 +18,13 @@ from secfed.errors import ConfigError
     on="encrypted",
     refusals=(Refusal.SUM_TAG,),
 )
-def _ghost_survivors(setting: AttackSetting) -> Finding:
+def ghosts(setting: AttackSetting) -> Finding:
     """Played beside attacks on masked sums as well, where the extra that encryption needs may be missing."""
     try:
         from secfed.attack.encrypted import ghost_survivors
     except ConfigError:
         raise Impossible("needs the extra he") from None
     return ghost_survivors(setting)
-
-
-GHOST_SURVIVORS: Final[Attack] = _ghost_survivors
 
 
 def attacks_on(protection: Protection) -> tuple[Attack, ...]:
@@ -38,17 +34,17 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
 
         return PLAIN
     if protection == "masked":
-        from secfed.attack.downgrade import DOWNGRADE
-        from secfed.attack.liars import FRAMING
+        from secfed.attack.downgrade import downgrade
+        from secfed.attack.liars import framing
         from secfed.attack.masked import MASKED
         from secfed.attack.silence import SILENCE
         from secfed.attack.twins import TWINS
 
         # What leaks around a sum leaks under every protection, and is played once.
-        return (*MASKED, *SILENCE, *TWINS, GHOST_SURVIVORS, FRAMING, DOWNGRADE)
+        return (*MASKED, *SILENCE, *TWINS, ghosts, framing, downgrade)
     from secfed.attack.encrypted import ENCRYPTED  # needs an extra
 
-    return (*ENCRYPTED, GHOST_SURVIVORS)
+    return (*ENCRYPTED, ghosts)
 
 
 @dataclass(frozen=True)

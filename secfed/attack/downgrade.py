@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.attack.attack import Attack, AttackSetting, attack, attack_folder, numbers
+from secfed.attack.attack import AttackSetting, attack, attack_folder, numbers
 from secfed.attack.evidence import Count
 from secfed.attack.wards import study, study_text
 from secfed.attack.watched import NOW, Hospitals, hospital_with_policy
@@ -57,7 +57,8 @@ _OFFERS: Final = (
     "offers one hospital less protection, privacy or a lower threshold than the others have",
     refusals=(Refusal.THRESHOLD_TOO_LOW,),
 )
-def _downgrade(setting: AttackSetting) -> Count:
+def downgrade(setting: AttackSetting) -> Count:
+    """By offers, then by specifications."""
     permitted = study(setting.between(_LEAST, _MOST), protection=_PROTECTION, privacy=_PRIVACY)
     with attack_folder() as folder, Hospitals(permitted) as hospitals:
         accepted = _offers_accepted(folder, hospitals)
@@ -111,6 +112,3 @@ def _specifications_refused(hospitals: Hospitals) -> tuple[list[SecfedError], in
     if len(refused) == len(messages):
         victim(Step(1, 0, 0, honest.encode()).encode())
     return refused, len(messages)
-
-
-DOWNGRADE: Final[Attack] = _downgrade

@@ -163,9 +163,8 @@ def ghost_survivors(setting: AttackSetting) -> Evidence:
     tag = bytes(upload.vector[-UPLOAD_TAG_BYTES:])
     # The victim's nonce is real, and so is its tag; of the others, whom nobody asked, they are made up.
     nonces = tag[:NONCE_BYTES] * len(everybody)
-    return scene.learned(
-        scene.decrypt_sum(spec, everybody, nonces, tag[NONCE_BYTES:], b"".join(scene.as_sum(upload)))
-    )
+    total = b"".join(scene.as_sum(upload))
+    return scene.learned(scene.decrypt_sum(spec, everybody, nonces, tag[NONCE_BYTES:], total))
 
 
 ENCRYPTED: Final = attacks_of(vars())

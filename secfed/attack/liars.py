@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from secfed.attack import scene
-from secfed.attack.attack import Attack, AttackSetting, attack
+from secfed.attack.attack import AttackSetting, attack
 from secfed.attack.evidence import Count
 from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer
@@ -197,7 +197,8 @@ class LyingExchange:
     who="one hospital",
     defence="left out",
 )
-def _framing(setting: AttackSetting) -> Count:
+def framing(setting: AttackSetting) -> Count:
+    """Every lie in an exchange of its own."""
     hospitals = setting.between(_LEAST, _MOST)
     first, second, *_, last = LyingExchange(hospitals, {}).names
     lies = (
@@ -227,6 +228,3 @@ def _names_honest_only(exchange: LyingExchange, fault: str) -> bool:
     """Whether a sentence of the transcript is about hospitals that did not lie."""
     named = {name for name in exchange.names if name in fault}
     return bool(named) and not named & set(exchange.liars)
-
-
-FRAMING: Final[Attack] = _framing

@@ -46,9 +46,8 @@ def _late_upload(setting: AttackSetting) -> Evidence:
 
 def _difference(play: MaskedPlay, round_number: int = 1) -> Evidence:
     first = play.first.server.sums
-    spec = play.consortium.specification(
-        attempt=1 if round_number == 1 else 0, cohort=play.others, round=round_number
-    )
+    attempt = 1 if round_number == 1 else 0
+    spec = play.consortium.specification(attempt=attempt, cohort=play.others, round=round_number)
     second = play.try_sum(spec)
     return play.learned(None if second is None else play.consortium.minus(first, second), first)
 

@@ -51,11 +51,7 @@ _CLIP: Final = 0.5  # not 1, so that a forgotten factor shows
 _FAR: Final = 20.0 * _CLIP  # length of a canary before it is clipped
 _CANARIES: Final = 250  # in one release of local steps
 _SITES, _SURVIVORS, _COLLUDERS = 5, 4, 1
-_IN_SUM: Final[dict[str, Any]] = {
-    "clip_norm": _CLIP,
-    "min_survivors": _SURVIVORS,
-    "colluders": _COLLUDERS,
-}
+_IN_SUM: Final[dict[str, Any]] = {"clip_norm": _CLIP, "min_survivors": _SURVIVORS, "colluders": _COLLUDERS}
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,5 @@ class Attempt:
 
     def uploaded(self, site: str) -> Upload:
         """The masked vector that left a site."""
-        return next(
-            Upload.decode(reply) for stage, name, reply in self.replies if (stage, name) == ("mask", site)
-        )
+        from_site = (reply for stage, name, reply in self.replies if (stage, name) == ("mask", site))
+        return Upload.decode(next(from_site))

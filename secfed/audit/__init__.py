@@ -1,4 +1,1 @@
-"""Checks of finished records.
-
-Imports server, site and what lies below.
-"""
+"""Checks of finished records."""

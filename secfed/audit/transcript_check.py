@@ -86,17 +86,15 @@ def verify_run(folder: Path, roster: Roster) -> Verdict:
     paths = {site: path for site, path in expected.items() if path.exists()}
     central = folder / TRANSCRIPT_FILE
     if not paths and not central.exists():
-        raise TranscriptError(
-            f"{folder}: no transcript here.", remedy="name the folder that secfed simulate --out wrote"
-        )
+        message = f"{folder}: no transcript here."
+        raise TranscriptError(message, remedy="name the folder that secfed simulate --out wrote")
     verdict = Verdict([], [site for site in roster.sites if site not in paths])
     for path in sorted(sites_folder(folder).glob(f"*/{TRANSCRIPT_FILE}")):
         if site_of(path.parent) not in roster.sites:
             verdict.problem(path, None, "the roster has no such site")
     main = Party("aggregator", central, _verified(central, None, roster.aggregator, verdict))
-    sites = [
-        Party(site, path, _verified(path, site, roster.public(site), verdict)) for site, path in paths.items()
-    ]
+    keys = {site: roster.public(site) for site in paths}
+    sites = [Party(site, path, _verified(path, site, keys[site], verdict)) for site, path in paths.items()]
     verdict.parties = [main, *sites]
     verdict.models = compare_run(main, sites, roster, verdict)
     return verdict

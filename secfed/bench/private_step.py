@@ -53,10 +53,8 @@ def measure(
     try:
         import opacus
     except ImportError as problem:
-        raise ConfigError(
-            f"secfed bench private-step compares with Opacus, which cannot be imported: {problem}",
-            remedy="pip install opacus",
-        ) from None
+        message = f"secfed bench private-step compares with Opacus, which cannot be imported: {problem}"
+        raise ConfigError(message, remedy="pip install opacus") from None
     result: dict[str, Any] = {
         "machine": {"processor": processor(), "python": platform.python_version(), "threads": 1},
         "versions": {"torch": torch.__version__, "opacus": opacus.__version__},

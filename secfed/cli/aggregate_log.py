@@ -18,9 +18,8 @@ def tell_person(console: Console) -> Callable[..., None]:
 
     def tell(event: str, **facts: Any) -> None:
         software = facts.get("software", {})  # by site, but for one site's "version" a text
-        sites = ", ".join(
-            f"{site} ({software[site]})" if site in software else site for site in facts.get("sites", ())
-        )
+        named = facts.get("sites", ())
+        sites = ", ".join(f"{site} ({software[site]})" if site in software else site for site in named)
         match event:
             case "started" | "resumed":
                 text = f"{event}: serving at {facts['address']}"

@@ -52,9 +52,7 @@ def new_passphrase(wanted: bool) -> str | None:
     passphrase = passphrase_from_file()
     if passphrase is None and wanted:
         if not someone_is_there():
-            raise ConfigError(
-                "--passphrase: nobody is there to type it",
-                remedy=f"set {PASSPHRASE_FILE} to a file that holds it",
-            )
+            message = "--passphrase: nobody is there to type it"
+            raise ConfigError(message, remedy=f"set {PASSPHRASE_FILE} to a file that holds it")
         passphrase = str(typer.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))
     return None if passphrase is None else check_passphrase(passphrase)

@@ -168,9 +168,8 @@ def _write(path: Path, data: bytes) -> None:
         else:
             write_atomic(target, data)
     except OSError as error:
-        raise ConfigError(
-            f"{path}: {os.strerror(error.errno or 0)}.", remedy="name a file that can be written"
-        ) from None
+        message = f"{path}: {os.strerror(error.errno or 0)}."
+        raise ConfigError(message, remedy="name a file that can be written") from None
 
 
 def _verdict(console: Console, made: Report) -> None:

@@ -40,10 +40,7 @@ def is_ahead(dated_s: int, now_s: float) -> bool:
 
 
 def refuse_ahead(ledger: Path, entries: Iterable[Entry], now_s: int, anew: str) -> None:
-    """Refuse to pay at a time before that of an earlier entry.
-
-    Args:
-        anew: what to do where the clock is right, and the entry is not.
+    """Refuse to pay before the time of an earlier entry; ``anew`` is the remedy where the clock is right.
 
     Raises:
         TranscriptError: names the first entry that is too far ahead.

@@ -42,11 +42,7 @@ Decide = Callable[[DecisionState, int], Sequence[Made]]
 
 
 class DecisionLog:
-    """The decision log of one site.
-
-    Args:
-        path: created on first use; its folder must exist.
-    """
+    """The decision log of one site; created on first use, in a folder that exists."""
 
     def __init__(
         self,

@@ -212,22 +212,14 @@ def is_told(count: int) -> bool:
 
 
 def refusal_facts(refusal: Refusal | None, error: Exception, place: Place) -> dict[str, Any]:
-    """Number, fixed text and place of a refused message.
-
-    Args:
-        refusal: which; None for a message that does not fit what went before, which has no number.
-    """
+    """Number (0 for a message that does not fit what went before), fixed text and place of a refusal."""
     number = refusal.number if refusal is not None else 0
     text = refusal.text if refusal is not None else f"the message does not fit there ({type(error).__name__})"
     return {"number": number, "text": text, **where(place)}
 
 
 def alarm_facts(fields: Iterable[str], kind: str, place: Place) -> dict[str, Any]:
-    """What failed, and where.
-
-    Args:
-        kind: class of the error, or another fixed text; a user's own code may have named the class.
-    """
+    """What failed, and where; ``kind`` is the error's class, which a user's own code may have named."""
     named = ", ".join(list(fields)[:_MOST_KEYS])[:_ALARM_CHARACTERS]
     return {"number": 0, "text": f"{named}: {kind[:_KEY_CHARACTERS]}", **where(place)}
 

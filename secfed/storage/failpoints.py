@@ -18,11 +18,7 @@ _seen: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
-    """Die here if the environment says so.
-
-    Args:
-        name: of the place, for example ``site: after upload noted``; tests name it exactly.
-    """
+    """Die here if the environment says so; tests name the place exactly."""
     asked = os.environ.get(VARIABLE)
     if not asked:
         return

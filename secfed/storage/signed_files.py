@@ -22,11 +22,7 @@ from secfed.storage.atomic import sync_folder, unwritable_errors, write_shared
 
 
 class SignedFiles:
-    """The files of one study at one site.
-
-    Args:
-        folder: created (mode 0700) if it is not there.
-    """
+    """The files of one study at one site; the folder is created (mode 0700) if it is not there."""
 
     def __init__(self, folder: Path, identity: Identity, study: str) -> None:
         self.folder, self._identity, self._study = folder, identity, study

@@ -1,4 +1,1 @@
-"""What every command prints with.
-
-Imports simulation and what lies below.
-"""
+"""What every command prints with."""

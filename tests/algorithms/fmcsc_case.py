@@ -9,6 +9,7 @@ import torch
 
 from secfed.algorithms.data.multiview.base import ViewRecords, ViewSites
 from secfed.algorithms.fmcsc.algorithm import Fmcsc
+from secfed.algorithms.framework.base import ServerProgram
 from secfed.algorithms.framework.server_state import part_of
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -93,6 +94,12 @@ def begun(number: int, changes: tuple[tuple[str, object], ...]) -> Rounds:
     rounds = begun(number - 1, changes).copy()
     rounds.round(number - 1)
     return rounds
+
+
+@cache
+def whole() -> ServerProgram:
+    """The server after the tiny study; made once, to be read only."""
+    return loop.simulate(study())
 
 
 def until(number: int, **changes) -> Rounds:

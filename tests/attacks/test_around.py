@@ -13,9 +13,9 @@ import torch
 from secfed.algorithms.federated_averaging import weighted_mean
 from secfed.attack import silence, twins
 from secfed.attack.attack import Attack, AttackSetting, Impossible
-from secfed.attack.catalogue import GHOST_SURVIVORS, Outcome, attacks_on, run_attacks
-from secfed.attack.downgrade import DOWNGRADE
-from secfed.attack.liars import FRAMING
+from secfed.attack.catalogue import Outcome, attacks_on, ghosts, run_attacks
+from secfed.attack.downgrade import downgrade
+from secfed.attack.liars import framing
 from secfed.attack.silence import SILENCE, trap
 from secfed.attack.twins import TWINS
 from secfed.attack.wards import names, study
@@ -34,7 +34,7 @@ from secfed.site.durable_store import DurableStore
 from secfed.site.session import Site
 from secfed.study.study import Study
 
-ATTACKS = {attack.name: attack for attack in (*SILENCE, *TWINS, FRAMING, DOWNGRADE)}
+ATTACKS = {attack.name: attack for attack in (*SILENCE, *TWINS, framing, downgrade)}
 FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-twin": 4}
 
 
@@ -66,7 +66,7 @@ def test_every_attack_ends_as_documented(name: str) -> None:
     assert outcome.ended == ("everything learned" if name == "approved-twin" else "nothing learned")
 
 
-@pytest.mark.parametrize("attack", [*TWINS, FRAMING, DOWNGRADE], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [*TWINS, framing, downgrade], ids=lambda attack: attack.name)
 def test_some_need_more_hospitals(attack: Attack) -> None:
     with pytest.raises(Impossible):
         attack.run(AttackSetting(3))
@@ -206,7 +206,7 @@ def test_a_sum_whose_tag_is_not_checked_gives_the_upload_away(monkeypatch: pytes
     from secfed.crypto.encrypted.client import SiteCipher
 
     monkeypatch.setattr(SiteCipher, "verify", lambda *_: None)
-    (outcome,) = run_attacks([GHOST_SURVIVORS], AttackSetting(3))
+    (outcome,) = run_attacks([ghosts], AttackSetting(3))
     assert not outcome.as_documented
     assert outcome.evidence is not None
     assert outcome.evidence.learned == "everything"
@@ -216,6 +216,6 @@ def test_without_the_extra_it_is_not_played_and_the_reason_is_said(monkeypatch: 
     for module in ("secfed.attack.encrypted", "secfed.crypto.encrypted.bfv_tenseal"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
-    (outcome,) = run_attacks([GHOST_SURVIVORS], AttackSetting(3))
+    (outcome,) = run_attacks([ghosts], AttackSetting(3))
     assert outcome.as_documented
     assert outcome.ended == "not played: needs the extra he"

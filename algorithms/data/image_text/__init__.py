@@ -1,4 +1,1 @@
-"""Pairs of image and report.
-
-Imports algorithms.framework and algorithms.data.
-"""
+"""Pairs of image and report."""

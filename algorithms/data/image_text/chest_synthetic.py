@@ -64,15 +64,12 @@ class ChestSyntheticOptions(base.DataOptions):
         base.refuse_unused_alpha(self, self.partition)
         for key, counts, least in (("train", self.train, 1), ("test", self.test, 0)):
             if isinstance(counts, tuple) and len(counts) != self.sites:
-                raise ConfigError(
-                    f"data.{key}: has {len(counts)} numbers for {self.sites} sites",
-                    remedy="give one number for all sites, or one for each",
-                )
+                message = f"data.{key}: has {len(counts)} numbers for {self.sites} sites"
+                raise ConfigError(message, remedy="give one number for all sites, or one for each")
             listed = counts if isinstance(counts, tuple) else (counts,)
             if not all(least <= count <= 1_000_000 for count in listed):
-                raise ConfigError(
-                    f"data.{key}: a site cannot have so many pairs", remedy=f"use {least} to 1000000"
-                )
+                message = f"data.{key}: a site cannot have so many pairs"
+                raise ConfigError(message, remedy=f"use {least} to 1000000")
         return self
 
 
@@ -172,7 +169,5 @@ def _mixtures(options: ChestSyntheticOptions, seed: int) -> NDArray[np.float64]:
         parts = (prior()[:, np.newaxis] * class_shares(COMBINATIONS, options.sites, options.alpha, rng)).T
         if parts.sum(axis=1).min() > _LEAST_SHARE:
             return np.asarray(parts / parts.sum(axis=1, keepdims=True))
-    raise ConfigError(
-        f"data.alpha: {options.alpha} leaves some of {options.sites} sites without patients",
-        remedy="raise data.alpha, or lower data.sites",
-    )
+    message = f"data.alpha: {options.alpha} leaves some of {options.sites} sites without patients"
+    raise ConfigError(message, remedy="raise data.alpha, or lower data.sites")

@@ -159,12 +159,8 @@ class PairTable:
         if not words_of(text):
             if options.without_text == "skip":
                 return None
-            unfit(
-                DataError(
-                    f"{line.where}: there is no report",
-                    remedy='check data.text_columns, or set data.without_text = "skip"',
-                )
-            )
+            message = f"{line.where}: there is no report"
+            unfit(DataError(message, remedy='check data.text_columns, or set data.without_text = "skip"'))
         patient = None if options.patient_column is None else who
         return PairEntry(image, text, self._findings(line), held_out, line.where, patient)
 

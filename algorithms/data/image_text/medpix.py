@@ -65,10 +65,8 @@ class MedpixOptions(DividedOptions):
     def _check_shift(self) -> Self:
         wanted = {"location": len(LOCATIONS)}.get(self.shift, self.sites)
         if self.sites != wanted or (self.shift == "type" and self.sites < len(TYPES)):
-            raise ConfigError(
-                f'data.sites: shift = "{self.shift}" cannot divide the pairs among {self.sites} sites',
-                remedy=f"set data.sites = {max(wanted, len(TYPES))}",
-            )
+            message = f'data.sites: shift = "{self.shift}" cannot divide the pairs among {self.sites} sites'
+            raise ConfigError(message, remedy=f"set data.sites = {max(wanted, len(TYPES))}")
         refuse_unused_alpha(self, self.shift, "shift")
         if self.shift not in ("dirichlet", "iid"):
             refuse_unused(self, ["min_records"], f'with shift = "{self.shift}"')

@@ -154,9 +154,8 @@ def _table(root: Path, which: str) -> Iterator[Line]:
     name = _TABLES.format(which)
     plain, packed = root / name, root / f"{name}.gz"
     if not plain.exists() and not packed.exists():
-        raise DataError(
-            f"data.path: {root} has neither {name} nor {name}.gz", remedy="name the folder of MIMIC-CXR-JPG"
-        )
+        message = f"data.path: {root} has neither {name} nor {name}.gz"
+        raise DataError(message, remedy="name the folder of MIMIC-CXR-JPG")
     return read_table(plain if plain.exists() else packed)
 
 

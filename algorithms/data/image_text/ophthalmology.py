@@ -75,9 +75,8 @@ class OphthalmologyOptions(PairsOptions):
         for name, clinic in self.clinics.items():
             for key in _REQUIRED:
                 if key not in clinic:
-                    raise ConfigError(
-                        f"data.clinics.{name}.{key}: is missing", remedy=f"every clinic has {_TABLE}"
-                    )
+                    message = f"data.clinics.{name}.{key}: is missing"
+                    raise ConfigError(message, remedy=f"every clinic has {_TABLE}")
             for key in clinic:
                 if key not in (*_REQUIRED, *_OPTIONAL):
                     raise ConfigError(

@@ -78,9 +78,8 @@ class ImageTextOptions(PairsOptions):
         self._check_sites()
         self._check_split()
         if len(set(self.findings)) < len(self.findings) or len(self.findings) > 62:
-            raise ConfigError(
-                "data.finding_columns: names a finding twice, or more than 62", remedy="name each once"
-            )
+            message = "data.finding_columns: names a finding twice, or more than 62"
+            raise ConfigError(message, remedy="name each once")
         if self.partition == "dirichlet" and not self.findings:
             raise ConfigError(
                 "data.finding_columns: there are no findings to divide by",
@@ -93,20 +92,16 @@ class ImageTextOptions(PairsOptions):
             base.check_listed_sites(self.sites, self.partition)
             base.refuse_unused(self, ["min_records"], f'with partition = "{self.partition}"')
         elif not isinstance(self.sites, int) or not 1 <= self.sites <= 1000:
-            raise ConfigError(
-                f"data.sites: {self.partition} divides the pairs among a number of simulated sites",
-                remedy="set data.sites to a number from 1 to 1000",
-            )
+            message = f"data.sites: {self.partition} divides the pairs among a number of simulated sites"
+            raise ConfigError(message, remedy="set data.sites to a number from 1 to 1000")
         if (self.partition == "by-column") != (self.site_column is not None):
             raise ConfigError(
                 "data.site_column: belongs to by-column, and by-column needs it",
                 remedy='name the column, or set data.partition = "by-file", "dirichlet" or "iid"',
             )
         if (self.partition == "by-file") != (SITE in self.table):
-            raise ConfigError(
-                "data.table: {site} in it belongs to by-file, and by-file needs it",
-                remedy='for example table = "{site}.jsonl" with partition = "by-file"',
-            )
+            message = "data.table: {site} in it belongs to by-file, and by-file needs it"
+            raise ConfigError(message, remedy='for example table = "{site}.jsonl" with partition = "by-file"')
         if self.partition != "by-file" and SITE in f"{self.images}{self.test_table}":
             raise ConfigError("data.images: {site} belongs to by-file", remedy='set partition = "by-file"')
         if self.partition == "by-file":

@@ -1,4 +1,1 @@
-"""Records of several views.
-
-Imports algorithms.framework and algorithms.data.
-"""
+"""Records of several views."""

@@ -40,12 +40,8 @@ class MultiviewSite:
         """The first ``algorithm.max_records`` records; more are left out at a hospital, else an error."""
         if len(self.labels) <= most:
             return self
-        unfit(
-            DataError(
-                f"site {site_id!r} has more records than algorithm.max_records",
-                remedy="raise algorithm.max_records in the study file",
-            )
-        )
+        message = f"site {site_id!r} has more records than algorithm.max_records"
+        unfit(DataError(message, remedy="raise algorithm.max_records in the study file"))
         views = tuple(None if view is None else view[:most] for view in self.views)
         patients = None if self.patients is None else self.patients[:most]
         return MultiviewSite(views, self.labels[:most], patients)
@@ -157,9 +153,8 @@ def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -
             remedy="give one entry per view, None for a view that view_of says the site does not hold",
         )
     if site.patients is not None and len(site.patients) != len(labels):
-        raise DataError(
-            f"{who} has not one patient per record", remedy="give the patient of every record, or of none"
-        )
+        message = f"{who} has not one patient per record"
+        raise DataError(message, remedy="give the patient of every record, or of none")
     views: list[torch.Tensor | None] = []
     for view, (records, size) in enumerate(zip(site.views, data.view_sizes, strict=True), start=1):
         if records is None:
@@ -175,22 +170,14 @@ def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -
                 remedy="every site must prepare a view in the same way, one row per record",
             )
         if not bool(torch.isfinite(records).all()):
-            unfit(
-                DataError(
-                    f"{who}: view {view} contains NaN or infinite features",
-                    remedy="repair the records, or leave those records out",
-                )
-            )
+            message = f"{who}: view {view} contains NaN or infinite features"
+            unfit(DataError(message, remedy="repair the records, or leave those records out"))
             records = zero_if_not_finite(records)
         views.append(records)
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise DataError(f"{who}: labels are not one int64 per record", remedy="give [n] int64 labels")
     if not 0 <= int(labels.min()) <= int(labels.max()) < data.classes:
-        unfit(
-            DataError(
-                f"{who} has a label outside the study's {data.classes} classes",
-                remedy="check data.classes and data.first_label",
-            )
-        )
+        message = f"{who} has a label outside the study's {data.classes} classes"
+        unfit(DataError(message, remedy="check data.classes and data.first_label"))
         labels = first_class_if_unknown(labels, data.classes)
     return MultiviewSite(tuple(views), labels, site.patients)

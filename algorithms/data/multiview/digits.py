@@ -95,9 +95,8 @@ def _load(views: tuple[str, ...]) -> ViewRecords:
     stored = load_digits()
     images, digits = stored.images / 16.0, stored.target.astype(np.int64)
     members = image_of_record(digits, len(views))
-    read = tuple(
-        _VIEWS[view][0](images[rows]).astype(np.float32) for view, rows in zip(views, members, strict=True)
-    )
+    shown = zip(views, members, strict=True)
+    read = tuple(_VIEWS[view][0](images[rows]).astype(np.float32) for view, rows in shown)
     return ViewRecords(read, digits[members[0]])
 
 

@@ -59,10 +59,8 @@ class ViewFile:
     def view(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         """Check that an array is a view: [n, D] numbers."""
         if values.ndim != 2 or values.dtype.kind not in "fiub":
-            raise DataError(
-                f"{self._path.name}: {name!r} is not a table of numbers",
-                remedy="a view has one row per record and one column per feature",
-            )
+            message = f"{self._path.name}: {name!r} is not a table of numbers"
+            raise DataError(message, remedy="a view has one row per record and one column per feature")
         return values.astype(np.float64)
 
     def labels(self, name: str, values: NDArray[Any], first: int) -> NDArray[np.int64]:
@@ -86,9 +84,8 @@ class ViewFile:
         except UnicodeDecodeError:
             values = np.empty(0)
         if values.dtype.kind not in "iuU":
-            raise DataError(
-                f"{self._path.name}: {name!r} does not name {what}", remedy="use UTF-8 or integers"
-            )
+            message = f"{self._path.name}: {name!r} does not name {what}"
+            raise DataError(message, remedy="use UTF-8 or integers")
         return np.char.strip(values.reshape(-1).astype(np.str_))
 
     def has_no(self, name: str) -> DataError:
@@ -102,17 +99,14 @@ class ViewFile:
         except FileNotFoundError:
             raise DataError(f"{self._path} does not exist", remedy=self._absent) from None
         except OSError as error:
-            raise DataError(
-                f"cannot read {self._path} ({error.strerror or 'damaged'})", remedy="check path and rights"
-            ) from None
+            message = f"cannot read {self._path} ({error.strerror or 'damaged'})"
+            raise DataError(message, remedy="check path and rights") from None
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a wrong byte makes the readers raise almost anything
             if isinstance(error, NotImplementedError) and self._path.suffix == ".mat":  # said to HDF5
-                raise DataError(
-                    f"{self._path.name} is in MATLAB's 7.3 format",
-                    remedy="save it again with save(..., '-v7'), or as .npz",
-                ) from None
+                message = f"{self._path.name} is in MATLAB's 7.3 format"
+                raise DataError(message, remedy="save it again with save(..., '-v7'), or as .npz") from None
             raise DataError(
                 f"{self._path.name} is damaged, or not a {self._path.suffix} file of plain arrays",
                 remedy="save it again; arrays of Python objects are refused, because they can run code",
@@ -122,9 +116,8 @@ class ViewFile:
 def _npy_shape(archive: zipfile.ZipFile, entry: str) -> tuple[str, Shape]:
     with archive.open(entry) as stream:
         version = np.lib.format.read_magic(stream)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
+        headers = np.lib.format
+        read = headers.read_array_header_1_0 if version == (1, 0) else headers.read_array_header_2_0
         shape, _, _ = read(stream)
     return entry.removesuffix(".npy"), shape
 

@@ -46,14 +46,11 @@ class ViewsOptions(base.DataOptions):
     @model_validator(mode="after")
     def _check_sites(self) -> Self:
         if isinstance(self.sites, int) and not 2 <= self.sites <= 1000:
-            raise ConfigError(
-                f"data.sites: there cannot be {self.sites} simulated hospitals", remedy="write 2 to 1000"
-            )
+            message = f"data.sites: there cannot be {self.sites} simulated hospitals"
+            raise ConfigError(message, remedy="write 2 to 1000")
         if isinstance(self.sites, tuple) and not self.separate:
-            raise ConfigError(
-                "data.sites: the hospitals of this data set are simulated",
-                remedy="set data.sites to a number",
-            )
+            message = "data.sites: the hospitals of this data set are simulated"
+            raise ConfigError(message, remedy="set data.sites to a number")
         base.refuse_repeated("views", "view", self.names)
         single = self.single_view_sites
         if single is not None:
@@ -92,10 +89,7 @@ class ViewsOptions(base.DataOptions):
 class KnownFileOptions(ViewsOptions):
     """Options of a published data set that is not part of secfed."""
 
-    path: str | None = Field(
-        default=None,
-        description="the file, relative to the study, or in SECFED_DATA",
-    )
+    path: str | None = Field(default=None, description="the file, relative to the study, or in SECFED_DATA")
 
 
 class MnistUspsOptions(KnownFileOptions):
@@ -207,10 +201,8 @@ class MultiviewOptions(ViewsOptions):
                 remedy='write a table of sites, for example single_view_sites = { west = "X2" }',
             )
         if "min-max" in self.scale.values():
-            raise ConfigError(
-                'data.scale: "min-max" reads the records of all sites, which data.site_key keeps apart',
-                remedy="write the usual range of the view as [low, high]",
-            )
+            message = 'data.scale: "min-max" reads the records of all sites, which data.site_key keeps apart'
+            raise ConfigError(message, remedy="write the usual range of the view as [low, high]")
 
     def view_of(self, seed: int) -> dict[SiteId, int | None]:
         """See :meth:`ViewsOptions.view_of`; real sites hold every view unless the table says otherwise."""

@@ -119,9 +119,8 @@ def _known(
 
     def load() -> ViewRecords:
         arrays = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
-        views = tuple(
-            scaled(file.view(key, arrays[key]), rule) for key, rule in zip(_KNOWN_KEYS, scale, strict=True)
-        )
+        rules = zip(_KNOWN_KEYS, scale, strict=True)
+        views = tuple(scaled(file.view(key, arrays[key]), rule) for key, rule in rules)
         return ViewRecords(views, file.labels(_KNOWN_LABELS, arrays[_KNOWN_LABELS], 0))
 
     return pooled(load, options, sizes, classes, seed, tied=tied)
@@ -172,8 +171,6 @@ def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tu
 def _names(file: ViewFile, options: MultiviewOptions, key: str, what: str, count: int) -> NDArray[np.str_]:
     names = file.names(key, file.arrays(key)[key], f"{what}s")
     if len(names) != count:
-        raise DataError(
-            f"{options.path}: {key!r} does not have one entry per record",
-            remedy=f"name every record's {what}",
-        )
+        message = f"{options.path}: {key!r} does not have one entry per record"
+        raise DataError(message, remedy=f"name every record's {what}")
     return names

@@ -1,4 +1,1 @@
-"""Tables of numbers.
-
-Imports algorithms.framework and algorithms.data.
-"""
+"""Tables of numbers."""

@@ -23,16 +23,8 @@ from secfed.algorithms.data.tabular.table import table_data
 from secfed.algorithms.framework.datasets import SiteId
 
 # Round numbers near what is usual in cardiac patients: [centre, spread], public and the same everywhere.
-_SCALE = {
-    "age": (55.0, 10.0),
-    "sex": (0.5, 0.5),
-    "trestbps": (130.0, 20.0),
-    "chol": (240.0, 50.0),
-    "fbs": (0.5, 0.5),
-    "thalach": (140.0, 25.0),
-    "exang": (0.5, 0.5),
-    "oldpeak": (1.0, 1.0),
-}
+_SCALE = {"age": (55.0, 10.0), "trestbps": (130.0, 20.0), "chol": (240.0, 50.0), "thalach": (140.0, 25.0)}
+_SCALE |= {"sex": (0.5, 0.5), "fbs": (0.5, 0.5), "exang": (0.5, 0.5), "oldpeak": (1.0, 1.0)}
 
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")
 

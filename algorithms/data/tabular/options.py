@@ -85,31 +85,23 @@ class TableOptions(base.DataOptions):
         if self.labels is not None and not len(set(map(canonical, self.labels))) == len(self.labels) > 1:
             raise ConfigError("data.labels: needs at least two labels", remedy="list every class once")
         if self.label_column in self.feature_columns:
-            raise ConfigError(
-                f"data.feature_columns: contains the label, {self.label_column!r}",
-                remedy="take it out of data.feature_columns",
-            )
+            message = f"data.feature_columns: contains the label, {self.label_column!r}"
+            raise ConfigError(message, remedy="take it out of data.feature_columns")
 
     def _check_columns(self) -> None:
         for column, (_, spread) in self.scale.items():
             if spread <= 0 or column in self.categorical:
-                raise ConfigError(
-                    f"data.scale.{column}: needs a spread above 0 and a column that is not categorical",
-                    remedy="write [centre, spread], for example age = [55, 10]",
-                )
+                message = f"data.scale.{column}: needs a spread above 0 and a column that is not categorical"
+                raise ConfigError(message, remedy="write [centre, spread], for example age = [55, 10]")
         base.refuse_repeated("feature_columns", "column", self.feature_columns)
         unscaled = [column for column in self.numeric_columns if column not in self.scale]
         if self.impute == "centre" and unscaled:
-            raise ConfigError(
-                f"data.impute: {unscaled[0]!r} has no public centre",
-                remedy="give [centre, spread] for every numeric column in data.scale",
-            )
+            message = f"data.impute: {unscaled[0]!r} has no public centre"
+            raise ConfigError(message, remedy="give [centre, spread] for every numeric column in data.scale")
         taken = (*self.feature_columns, self.label_column, self.site_column)
         if self.patient_column is not None and self.patient_column in taken:
-            raise ConfigError(
-                "data.patient_column: is a feature, the label or the site, too",
-                remedy="name a column that holds nothing but the patient",
-            )
+            message = "data.patient_column: is a feature, the label or the site, too"
+            raise ConfigError(message, remedy="name a column that holds nothing but the patient")
         for key in ("categorical", "scale", "zero_is_missing", "missing_indicator"):
             base.refuse_unknown(key, "feature column", getattr(self, key), self.feature_columns)
 

@@ -17,7 +17,7 @@ from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, 
 from secfed.algorithms.data.table_lines import csv_rows
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.algorithms.framework.unfit import refused, unfit
+from secfed.algorithms.framework.unfit import counted_as_defaults, unfit
 from secfed.config.schema import suggestion
 from secfed.errors import DataError
 
@@ -45,22 +45,19 @@ class Table:
                 header, numbered = csv_rows(stream, self._path.name)
                 for column in needed:
                     if column not in header:
-                        raise DataError(
-                            f"{self._path.name} has no column {column!r}", remedy=suggestion(column, header)
-                        )
+                        message = f"{self._path.name} has no column {column!r}"
+                        raise DataError(message, remedy=suggestion(column, header))
                     # The last of equal names is kept; harmless where no key names it.
                     if header.count(column) > 1:
-                        raise DataError(
-                            f"{self._path.name} has the column {column!r} twice", remedy="rename one"
-                        )
+                        message = f"{self._path.name} has the column {column!r} twice"
+                        raise DataError(message, remedy="rename one")
                 rows = []
                 for line, cells in numbered:
                     self._check_lines(line, header, cells, needed)
                     rows.append((line, dict(zip(header, cells, strict=True))))
         except OSError as error:
-            raise DataError(
-                f"data.path: cannot read {self._path} ({error.strerror})", remedy="check path and rights"
-            ) from None
+            message = f"data.path: cannot read {self._path} ({error.strerror})"
+            raise DataError(message, remedy="check path and rights") from None
         except UnicodeDecodeError:
             raise DataError(f"{self._path.name} is not a UTF-8 CSV table", remedy="save it as one") from None
         except ValueError:  # a character that no file name can have
@@ -120,7 +117,7 @@ class Table:
         if options.site_column is not None and row[options.site_column].strip() not in options.site_ids():
             return False
         try:
-            with refused():
+            with counted_as_defaults(None):
                 self._records([(0, row)], None)
         except DataError:
             return False
@@ -190,10 +187,8 @@ class Table:
         return patient
 
     def _wrong(self, line: int, column: str, what: str, where: str = "") -> DataError:
-        return DataError(
-            f"{where}{self._path.name}, line {line}: column {column!r} {what}",
-            remedy="correct the table, or describe the column in [data]",
-        )
+        message = f"{where}{self._path.name}, line {line}: column {column!r} {what}"
+        return DataError(message, remedy="correct the table, or describe the column in [data]")
 
 
 def table_data(options: TableOptions, path: Path, seed: int) -> PreparedSites:

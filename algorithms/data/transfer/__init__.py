@@ -1,4 +1,1 @@
-"""Single and paired modalities.
-
-Imports algorithms.framework and algorithms.data.
-"""
+"""Single and paired modalities."""

@@ -161,19 +161,16 @@ class _Records:
         owner = np.zeros(images, dtype=np.int64)
         owner[self.sources] = whose
         if bool((owner[self.sources] != whose).any()):
-            raise DataError(
-                f"{name}: 'patients' gives captions of one image to two patients",
-                remedy="name the same patient for all captions of an image",
-            )
+            message = f"{name}: 'patients' gives captions of one image to two patients"
+            raise DataError(message, remedy="name the same patient for all captions of an image")
 
 
 def pixels(values: NDArray[Any], where: str) -> Pixels:
     """Check that an array holds images: [n, height, width] or [n, height, width, 3] of uint8."""
     colour = values.ndim == 4 and values.shape[3] == 3
     if values.dtype != np.uint8 or not (values.ndim == 3 or colour) or 0 in values.shape[1:]:
-        raise DataError(
-            f"{where} are not images", remedy="store [n, height, width] or [n, height, width, 3] uint8"
-        )
+        message = f"{where} are not images"
+        raise DataError(message, remedy="store [n, height, width] or [n, height, width, 3] uint8")
     return values
 
 
@@ -224,16 +221,13 @@ def _normalised(images: Tensor, rules: Preparation) -> Tensor:
 
 def _texts(values: NDArray[Any], where: str) -> Sequence[str]:
     if values.ndim != 1 or values.dtype.kind != "U":
-        raise DataError(
-            f"{where} is not one text per row", remedy="store numpy.array(texts), without dtype=object"
-        )
+        message = f"{where} is not one text per row"
+        raise DataError(message, remedy="store numpy.array(texts), without dtype=object")
     texts: list[str] = values.tolist()
     for number, text in enumerate(texts):
         if not words_of(text) or not is_unicode(text):
-            raise DataError(
-                f"{where}, position {number}: is not a text, or has no word in it",
-                remedy="leave that row out of every array of the file",
-            )
+            message = f"{where}, position {number}: is not a text, or has no word in it"
+            raise DataError(message, remedy="leave that row out of every array of the file")
     return texts
 
 
@@ -242,7 +236,6 @@ def _patients(values: NDArray[Any], where: str) -> tuple[str, ...]:
     if values.ndim == 1 and values.dtype.kind in "iuU":
         names = [str(value).strip() for value in values.tolist()]
     if len(names) != values.size or not all(name and is_unicode(name) for name in names):
-        raise DataError(
-            f"{where} does not name every patient", remedy="store [n] integers or texts, none empty"
-        )
+        message = f"{where} does not name every patient"
+        raise DataError(message, remedy="store [n] integers or texts, none empty")
     return tuple(names)

@@ -83,10 +83,8 @@ class _ArrayOptions(PairsOptions):
         tokenizer = self.make_tokenizer(folder)
         first = tokenizer.encode(["one", "two"])[:, 0]
         if int(first[0]) != int(first[1]):
-            raise ConfigError(
-                "data.tokenizer_folder: this tokenizer puts no [CLS] token before a text",
-                remedy="use a tokenizer of the BERT family",
-            )
+            message = "data.tokenizer_folder: this tokenizer puts no [CLS] token before a text"
+            raise ConfigError(message, remedy="use a tokenizer of the BERT family")
         return tokenizer
 
 
@@ -94,8 +92,7 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
     """Options of ``flickr-transfer``: published sets, divided among simulated sites."""
 
     path: str | None = Field(
-        default=None,
-        description="the folder of files, relative to the study, or SECFED_DATA",
+        default=None, description="the folder of files, relative to the study, or SECFED_DATA"
     )
     texts: Literal["ag-news", "med-abstracts"] = Field(
         default="ag-news", description='what text sites hold: "ag-news" or "med-abstracts"'

@@ -197,9 +197,8 @@ def payments_appendix(report: Report) -> doc.Section:
 
 def _total_column(place: int, budget: Amount) -> doc.Column[Payment]:
     def spent(payment: Payment) -> str:
-        return (
-            phrases.number_up(payment.after[place].spent) if place < len(payment.after) else phrases.NOTHING
-        )
+        known = place < len(payment.after)
+        return phrases.number_up(payment.after[place].spent) if known else phrases.NOTHING
 
     return doc.Column(f"Epsilon {phrases.period(budget)}", 4, spent, "number")
 

@@ -117,10 +117,8 @@ def article_30(report: Report) -> doc.Section:
         "recipients": _recipients(report),
         "measures": _measures(report),
     }
-    blocks = (
-        doc.Text(texts["intro"]),
-        doc.Form(tuple((label, known.get(key)) for label, key in texts["entries"])),
-    )
+    form = doc.Form(tuple((label, known.get(key)) for label, key in texts["entries"]))
+    blocks = (doc.Text(texts["intro"]), form)
     return doc.Section("art30", "Record of processing (GDPR Art. 30)", blocks, new_page=True)
 
 

@@ -92,9 +92,8 @@ def find(folders: Sequence[Path]) -> Found:
     sources: dict[Path, Source] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigError(
-                f"{folder}: no such folder.", remedy="name folders with transcripts and ledgers"
-            )
+            message = f"{folder}: no such folder."
+            raise ConfigError(message, remedy="name folders with transcripts and ledgers")
         for path in sorted(folder.rglob("*")):
             kind = _chain_kind(path)
             is_wanted = (kind is not None or is_roster_file(path)) and path.is_file()
@@ -119,11 +118,9 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise TranscriptError(
-            f"{path}: {os.strerror(error.errno or 0)}.", remedy="check that the file may be read"
-        ) from None
+        message = f"{path}: {os.strerror(error.errno or 0)}."
+        raise TranscriptError(message, remedy="check that the file may be read") from None
     if len(data) > _MAX_BYTES:
-        raise TranscriptError(
-            f"{path}: larger than {_MAX_BYTES} bytes.", remedy="remove it: secfed does not write such a file"
-        )
+        message = f"{path}: larger than {_MAX_BYTES} bytes."
+        raise TranscriptError(message, remedy="remove it: secfed does not write such a file")
     return data

@@ -9,18 +9,8 @@ from typing import Any, Final
 from secfed.audit.privacy.evidence import Amount, Bare, LedgerFacts, Payment, StudySpend, as_int, ranges
 from secfed.audit.privacy.findings import CheckedFolder, VerifiedRecord
 from secfed.audit.privacy.recompute import alone
+from secfed.dp.accounting import events
 from secfed.dp.accounting.budget import Budget, Spent, Standing
-from secfed.dp.accounting.events import (
-    IN_SUM,
-    DistributedDiscreteGaussian,
-    Event,
-    Gaussian,
-    PoissonSampledGaussian,
-    Skellam,
-    UnitDiscreteGaussian,
-    UnitSkellam,
-    to_value,
-)
 from secfed.dp.accounting.interface import Accountant
 from secfed.dp.accounting.trade_off import found_at, most_found
 from secfed.dp.ledger.ledger import BUDGETS, RECOVERED, SPENT, UNPROTECTED
@@ -93,7 +83,7 @@ def _payments(
             exchange=str(entry.body.get("exchange")),
             time_s=item.time_s,
             mechanism=describe(item.event),
-            event=to_value(item.event),
+            event=events.to_value(item.event),
             record_private=item.record_private,
             after=tuple(_amount(one, spent[:count]) for one in standings.get(entry.seq + 1, ())),
         )
@@ -135,20 +125,20 @@ def bare_of(ledger: VerifiedRecord) -> list[Bare]:
     ]
 
 
-def describe(event: Event) -> str:
+def describe(event: events.Event) -> str:
     """An event for people who know the field, complete enough to recompute it."""
     times = f", {event.times}\N{MULTIPLICATION SIGN}" if event.times > 1 else ""
     match event:
-        case PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise, steps=steps):
+        case events.PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise, steps=steps):
             return f"DP-SGD: {steps} steps, Poisson rate {rate:.4g}, noise multiplier {noise:.4g}"
-        case Gaussian(noise_multiplier=noise):
+        case events.Gaussian(noise_multiplier=noise):
             return f"Gaussian, noise multiplier {noise:.4g}{times}"
-        case Skellam(l2=norm, variance=variance):
-            whose = " of one unit" if isinstance(event, UnitSkellam) else ""
+        case events.Skellam(l2=norm, variance=variance):
+            whose = " of one unit" if isinstance(event, events.UnitSkellam) else ""
             noise = variance**0.5 / norm if norm else 0
             return f"Skellam in the sum, noise {noise:.4g} of the norm{whose}{times}"
-        case DistributedDiscreteGaussian(shares=shares, sigma=sigma):
-            whose = " for one unit" if isinstance(event, UnitDiscreteGaussian) else ""
+        case events.DistributedDiscreteGaussian(shares=shares, sigma=sigma):
+            whose = " for one unit" if isinstance(event, events.UnitDiscreteGaussian) else ""
             return f"discrete Gaussian in the sum{whose}, {shares} honest shares of scale {sigma:.4g}{times}"
         case _:
             return f"{event.name}{times}"
@@ -173,7 +163,7 @@ def _amount(standing: Standing, payments: Sequence[Spent]) -> Amount:
     if spent is not None:
         # A record budget may rest on noise in the sum too, restated; then the weaker footing counts.
         in_sum = any(
-            isinstance(item.event, IN_SUM)
+            isinstance(item.event, events.IN_SUM)
             for item in payments
             if budget.protects == "site" or not item.record_private
         )

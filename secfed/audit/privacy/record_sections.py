@@ -16,15 +16,8 @@ _TEXTS: Final = phrases.TEXTS["decided"]
 _SHOWN: Final = 500  # rows of one log; the JSON has all of them
 _DIGITS: Final = 16
 _AT_ONCE_S: Final = 60
-_WARNED: Final = (
-    kinds.REFUSED,
-    kinds.BUDGET,
-    kinds.REFUSAL,
-    kinds.ALARM,
-    kinds.LIMITED,
-    kinds.MISSED,
-    kinds.RECOVERED,
-)
+_REFUSALS: Final = (kinds.REFUSED, kinds.BUDGET, kinds.REFUSAL)
+_WARNED: Final = (*_REFUSALS, kinds.ALARM, kinds.LIMITED, kinds.MISSED, kinds.RECOVERED)
 _BESIDE_POLICY: Final = {"roster": "the pinned roster", "approval": "a person's refusal"}
 
 
@@ -57,9 +50,8 @@ def _log(log: DecisionLogFacts) -> Iterator[doc.Block]:
     yield doc.Heading(log.site, f"{log.file}. Head {log.head}")
     shown = log.decisions[-_SHOWN:]
     if len(shown) < len(log.decisions):
-        yield doc.Text(
-            f"The newest {_SHOWN} of {len(log.decisions)} entries; the report's JSON has all of them."
-        )
+        count = len(log.decisions)
+        yield doc.Text(f"The newest {_SHOWN} of {count} entries; the report's JSON has all of them.")
     if shown:
         yield doc.table(_COLUMNS, shown, lambda item: "warn" if item.kind in _WARNED else None)
     else:

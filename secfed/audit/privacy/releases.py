@@ -76,9 +76,8 @@ def what_left(report: Report) -> Section:
         if digest is not None:
             blocks.append(Text(f"Digest of its settings: {digest}."))
         if study.privacy is not None:
-            settings = ", ".join(
-                f"{key} = {value}" for key, value in study.privacy.items() if value is not None
-            )
+            stated = (f"{key} = {value}" for key, value in study.privacy.items() if value is not None)
+            settings = ", ".join(stated)
             blocks.append(Text(f"Privacy that the study asks for: {settings}."))
         elif study.settings_recorded:
             blocks.append(Text(phrases.sentence(NO_PRIVACY)))
@@ -103,9 +102,7 @@ def _left_table(study: StudyFacts) -> Block:
             f"{phrases.plural(study.sums, 'sum')} in the aggregator's transcript. The sites' own transcripts "
             "are not here, so the fields are not known."
         )
-    groups = together(
-        (tuple(column.cell(left) for column in _LEFT_COLUMNS), left.site) for left in study.left
-    )
+    groups = together((tuple(one.cell(left) for one in _LEFT_COLUMNS), left.site) for left in study.left)
     noisy = _TEXTS["privacy"]["paid"]
     return ReportTable(
         headers=("Sites", *(column.header for column in _LEFT_COLUMNS)),
@@ -177,9 +174,8 @@ def refusals(report: Report) -> Section:
 
 def names_appendix(report: Report) -> Section:
     """Every field, by study and exchange."""
-    layouts = dict.fromkeys(
-        (study.name, left.exchange, left.fields) for study in report.studies for left in study.left
-    )
+    left = ((study.name, one) for study in report.studies for one in study.left)
+    layouts = dict.fromkeys((name, one.exchange, one.fields) for name, one in left)
     block = table(_FIELD_COLUMNS, layouts) if layouts else Text("None recorded.")
     return Section("fields", "Appendix: names of fields", (block,))
 

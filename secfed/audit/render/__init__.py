@@ -1,4 +1,1 @@
-"""The privacy report as HTML, PDF and figures.
-
-Imports secfed.audit.privacy.
-"""
+"""The privacy report as HTML, PDF and figures."""

@@ -22,14 +22,8 @@ def place(tmp_path):
 
 
 def rules(**keys):
-    usual = {
-        "size": 8,
-        "channels": 1,
-        "resize": "pad",
-        "constants": ((0.0,), (1.0,)),
-        "max_bytes": 1 << 20,
-        "max_pixels": 10_000,
-    }
+    usual = {"size": 8, "channels": 1, "resize": "pad", "constants": ((0.0,), (1.0,))}
+    usual |= {"max_bytes": 1 << 20, "max_pixels": 10_000}
     return Preparation(**{**usual, **keys})
 
 

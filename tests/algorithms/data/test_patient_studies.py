@@ -151,11 +151,8 @@ test_fraction = 0.0
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox"])
 def test_a_table_of_visits(tmp_path: Path, algorithm: str) -> None:
     rng = np.random.default_rng(3)
-    rows = [
-        f"{site},{site}-{at // 3},{rng.integers(20, 90)},{rng.integers(2)}"
-        for site in SITES
-        for at in range(60)
-    ]
+    visits = ((site, at // 3) for site in SITES for at in range(60))
+    rows = [f"{site},{site}-{who},{rng.integers(20, 90)},{rng.integers(2)}" for site, who in visits]
     (tmp_path / "visits.csv").write_text("\n".join(["site,patient,age,label", *rows]) + "\n")
     (tmp_path / "study.toml").write_text(TABLE.replace("NAME", algorithm))
     out = tmp_path / "out"
@@ -263,7 +260,5 @@ def pairs() -> PatientPairs:
 
 def test_one_s_own_pairs_with_patients(tmp_path: Path) -> None:
     assert toy_pairs().site("hospital-1").train_patients is None
-    run(
-        Study.parse((TINY + PRIVACY).replace("tests.algorithms.vlp_case:pairs", f"{__name__}:pairs")),
-        tmp_path,
-    )
+    text = (TINY + PRIVACY).replace("tests.algorithms.vlp_case:pairs", f"{__name__}:pairs")
+    run(Study.parse(text), tmp_path)

@@ -153,10 +153,9 @@ def test_a_site_whose_records_are_all_held_out_is_an_error_that_names_it():
 )
 def test_wrong_labels_of_a_users_tables_name_the_site(labels, what):
     x = RNG.normal(size=(4, 2))
+    tables = {"north": (x, [0, 1, 0, 1]), "south": (x, labels)}
     with pytest.raises(DataError, match=f"site 'south'.*{what}"):
-        SiteTables({"north": (x, [0, 1, 0, 1]), "south": (x, labels)}, classes=2, test_fraction=0).site(
-            "south"
-        )
+        SiteTables(tables, classes=2, test_fraction=0).site("south")
 
 
 def test_sites_of_different_width_are_an_error_that_names_the_site():

@@ -278,14 +278,8 @@ def test_an_answer_of_another_study_is_refused():
 @pytest.mark.parametrize("divergence", ["chi2", "kl"])
 def test_sums_that_no_sites_add_up_to_are_refused_whatever_arithmetic_would_make_of_them(divergence):
     rule = a_rule(5, divergence=divergence, kl_nodes=2, noised=True)
-    for sums in (
-        (5e-324, 5e-324),
-        (1e-200, 1e-300),
-        (1e-300, 1.0),
-        (1e200, 1.0),
-        (1.0, 1e300),
-        (1.7e308,) * 2,
-    ):
+    tiny = ((5e-324, 5e-324), (1e-200, 1e-300), (1e-300, 1.0))
+    for sums in (*tiny, (1e200, 1.0), (1.0, 1e300), (1.7e308,) * 2):
         with pytest.raises(MalformedMessage, match="no sites add up to"):
             rule.weight("site-00", 0.2, 1.0, DroAnswer(1, sums, (True,) * 5))
 

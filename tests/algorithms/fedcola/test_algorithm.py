@@ -307,8 +307,7 @@ class TestPlan:
         assert "pairs_loss" in metrics[0]
 
     @pytest.mark.parametrize(
-        ("table", "instead"),
-        [("data", 'name = "digits"\nsites = 10\n'), ("model", 'name = "mlp"\n')],
+        ("table", "instead"), [("data", 'name = "digits"\nsites = 10\n'), ("model", 'name = "mlp"\n')]
     )
     def test_what_fedcola_cannot_work_with_is_named(self, table, instead):
         before, rest = TINY.split(f"[{table}]\n")

@@ -47,9 +47,7 @@ def test_with_a_constant_it_is_zero():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_pairs_that_are_no_numbers_are_left_out(bad):
     a, b = torch.arange(8.0).reshape(4, 2), torch.arange(8.0).reshape(4, 2).square()
-    damaged_a, damaged_b = (
-        torch.cat([a, torch.tensor([[bad, 1.0]])]),
-        torch.cat([b, torch.tensor([[1.0, bad]])]),
-    )
+    damaged_a = torch.cat([a, torch.tensor([[bad, 1.0]])])
+    damaged_b = torch.cat([b, torch.tensor([[1.0, bad]])])
     assert mutual_information(damaged_a, damaged_b) == mutual_information(a, b) > 0
     assert mutual_information(torch.full((2, 2), bad), torch.ones(2, 2)) == 0.0

@@ -53,31 +53,23 @@ def test_scoring_can_follow_every_main_round_and_then_happens_once_for_each():
     assert names(algorithm, 4) == ["train-full", "train-view-1", "train-view-2"]
 
 
+def asked(algorithm, number: int) -> dict[str, list[int]]:
+    ask = {e.name: algorithm.members(number, e, algorithm.plan.sites) for e in algorithm.exchanges(number)}
+    return {name: [int(site[-1]) for site in sites] for name, sites in ask.items()}
+
+
 def test_public_view_types_ask_each_group_its_own_sites():
     algorithm = tiny()
-    members = {
-        exchange.name: [int(site[-1]) for site in algorithm.members(5, exchange, algorithm.plan.sites)]
-        for exchange in algorithm.exchanges(5)
-    }
+    members = asked(algorithm, 5)
     assert members["score-moments"] == members["score-full-01"] == [1, 2, 3]
     assert members["score-view-1-02"] == [4, 5, 6]
     assert members["score-table"] == [1, 2, 3, 4, 5, 6, 7]
-    train = {
-        exchange.name: [int(site[-1]) for site in algorithm.members(3, exchange, algorithm.plan.sites)]
-        for exchange in algorithm.exchanges(3)
-    }
-    assert train == {
-        "train-full": [1, 2, 3],
-        "train-view-1": [1, 2, 3, 4, 5, 6],
-        "train-view-2": [1, 2, 3, 7],
-    }
+    of_views = {"train-view-1": [1, 2, 3, 4, 5, 6], "train-view-2": [1, 2, 3, 7]}
+    assert asked(algorithm, 3) == {"train-full": [1, 2, 3], **of_views}
 
 
 def test_sites_that_would_count_nothing_are_not_asked():
-    algorithm = tiny(algorithm__weights="public")
-    for exchange in algorithm.exchanges(3):
-        asked = algorithm.members(3, exchange, algorithm.plan.sites)
-        assert [int(site[-1]) for site in asked] == [1, 2, 3]
+    assert all(sites == [1, 2, 3] for sites in asked(tiny(algorithm__weights="public"), 3).values())
 
 
 def parts(algorithm, number: int) -> dict[str, list[tuple[list[int], int]]]:
@@ -150,10 +142,7 @@ def test_an_exchange_of_another_round_is_refused():
 def test_participation_keeps_the_proportion_of_view_types(full, single, share, expected):
     chosen = plan(full, single, participation=share).participants
     assert (sum(s[0] == "h" for s in chosen), sum(s[0] == "s" for s in chosen)) == expected
-    assert list(chosen) == [
-        *(f"h{at}" for at in range(expected[0])),
-        *(f"s{at}" for at in range(expected[1])),
-    ]
+    assert list(chosen) == [f"{kind}{at}" for kind, n in zip("hs", expected, strict=True) for at in range(n)]
 
 
 def test_pretraining_samples_a_share_with_enough_owners_of_every_view():
@@ -207,12 +196,9 @@ def test_a_study_without_rounds_only_evaluates():
 def test_other_models_and_data_sets_are_refused():
     with pytest.raises(ConfigError, match=r"model\.name: fmcsc"):
         build(Study.parse(TINY.replace('"multiview"', '"logistic-regression"').replace(NETWORK, "")))
+    text = TINY.replace(VIEWS, "")
     with pytest.raises(ConfigError, match=r"data\.name: fmcsc needs records with several views"):
-        build(
-            Study.parse(
-                TINY.replace('"tests.algorithms.fmcsc_case:blobs"', '"breast-cancer"').replace(VIEWS, "")
-            )
-        )
+        build(Study.parse(text.replace('"tests.algorithms.fmcsc_case:blobs"', '"breast-cancer"')))
 
 
 def test_update_fields_are_the_study_s_lanes_and_scalars_are_wide():

@@ -30,12 +30,8 @@ delta = 1e-3
 """
 MORE = {"group": "group_size = 4", "site": "", "record": ""}
 UNITS = ["group", "site"]
-QUICK = {
-    "study__rounds": 2,
-    "algorithm__pretrain_rounds": 1,
-    "algorithm__kmeans_iterations": 1,
-    "algorithm__group_iterations": 1,
-}
+QUICK = {"study__rounds": 2, "algorithm__pretrain_rounds": 1}
+QUICK |= {"algorithm__kmeans_iterations": 1, "algorithm__group_iterations": 1}
 MULTI, SINGLE = "hospital-1", "hospital-4"
 
 

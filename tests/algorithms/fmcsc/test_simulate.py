@@ -13,17 +13,13 @@ from secfed.algorithms.framework.server_state import part_of
 from secfed.runs.run_report import RunReport
 from secfed.study.build import build_data
 from secfed.study.study import Study
-from tests.algorithms.fmcsc_case import study, tiny
+from tests.algorithms.fmcsc_case import study, tiny, whole
 from tests.algorithms.loop import simulate as loop
 from tests.algorithms.pooled_kmeans import pooled_kmeans
 from tests.algorithms.whole import model_bytes, run
 
-QUICK = {
-    "algorithm__pretrain_rounds": 1,
-    "study__rounds": 3,
-    "algorithm__kmeans_iterations": 2,
-    "algorithm__group_iterations": 1,
-}
+QUICK = {"study__rounds": 3, "algorithm__pretrain_rounds": 1}
+QUICK |= {"algorithm__kmeans_iterations": 2, "algorithm__group_iterations": 1}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +59,7 @@ def test_a_dropped_site_equals_an_absent_one(tmp_path):
 
 def test_scores_are_those_of_all_records_together(tmp_path):
     algorithm = tiny()
-    server = loop(study())
+    server = whole()
     centres = server.save()["scoring/found"]
     found, labels = [], []
     for site in algorithm.plan.sites:
@@ -98,7 +94,7 @@ def lloyd(features: torch.Tensor, centres: torch.Tensor, iterations: int):
 
 
 def test_federated_clusters_are_those_of_lloyd_on_the_pooled_features():
-    algorithm, server = tiny(), loop(study())
+    algorithm, server = tiny(), whole()
     full = pooled_features(algorithm, server, 0)
     mean, covariance = kmeans.mean_and_covariance(*kmeans.moments(full))
     centres, inertia = lloyd(full, kmeans.starts(mean, covariance, 3, 3, derive_seed(5, "k-means", 5)), 3)

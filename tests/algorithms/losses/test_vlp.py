@@ -134,12 +134,8 @@ def test_cosines_equal_their_definition_per_tensor():
 
 def test_cosines_ignore_length_know_the_sign_and_treat_zeros_as_plain_averaging():
     own = {"same": torch.ones(3), "opposite": torch.ones(3), "zero": torch.ones(3), "fresh": torch.zeros(3)}
-    received = {
-        "same": 5 * torch.ones(3),
-        "opposite": -torch.ones(3),
-        "zero": torch.zeros(3),
-        "fresh": torch.ones(3),
-    }
+    received = {"same": 5 * torch.ones(3), "opposite": -torch.ones(3)}
+    received |= {"zero": torch.zeros(3), "fresh": torch.ones(3)}
     found = vlp.ldawa_cosines(own, received)
     assert found == pytest.approx({"same": 1.0, "opposite": -1.0, "zero": 1.0, "fresh": 1.0})
     assert all(abs(value) <= 1.0 for value in found.values())

@@ -64,11 +64,7 @@ def test_initial_parameters_depend_on_the_study_seed_and_not_on_global_state(mod
         ('{ name = "logistic-regression", hidden = 8 }', "digits", r"model\.hidden: unknown key"),
         ('{ name = "linear-head", features = "gabor" }', "digits", r"model\.features.*no map 'gabor'"),
         ('{ name = "linear-head", features = "hog" }', "breast-cancer", r"model\.features.*square images"),
-        (
-            '{ name = "linear-head", features = "l2+standard" }',
-            "digits",
-            r"model\.features: in 'l2",
-        ),
+        ('{ name = "linear-head", features = "l2+standard" }', "digits", r"model\.features: in 'l2"),
         ('{ name = "linear-head", features = "standard" }', "digits", r"model\.features.*over all hospitals"),
     ],
 )

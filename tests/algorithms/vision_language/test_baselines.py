@@ -60,11 +60,9 @@ def close(one, other) -> None:
 # in common
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "same_rounds"), [("moon", {}, 1), ("ema", {}, 1), ("ldawa", {}, 2)]
-)
-def test_first_rounds_are_federated_averaging_and_later_ones_are_not(kind, changes, same_rounds):
-    ours, theirs = rounds(kind, **changes), rounds()
+@pytest.mark.parametrize(("kind", "same_rounds"), [("moon", 1), ("ema", 1), ("ldawa", 2)])
+def test_first_rounds_are_federated_averaging_and_later_ones_are_not(kind, same_rounds):
+    ours, theirs = rounds(kind), rounds()
     for number in range(1, same_rounds + 2):
         assert same(ours.server.model(), theirs.server.model())
         ours.round(number)
@@ -87,14 +85,19 @@ def test_only_updates_loss_and_scores_are_summed(kind):
         assert made.algorithm.exchanges(number) == plain.algorithm.exchanges(number)
 
 
+def continued(made: Rounds, fresh: Any) -> list[dict[str, Any]]:
+    """What a site adds in round 3, and what another program for it does."""
+    exchange = made.algorithm.exchanges(3)[0]
+    state = made.server.broadcast(3, exchange)
+    return [program.contribute(3, exchange, state) for program in (made.programs[SITE], fresh)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_site_goes_on_from_what_it_saved(kind):
     made = after(rounds(kind), 2)
-    exchange = made.algorithm.exchanges(3)[0]
-    state = made.server.broadcast(3, exchange)
     fresh = made.algorithm.site(SITE)
     fresh.load({name: value.clone() for name, value in made.programs[SITE].save().items()})
-    one, other = (program.contribute(3, exchange, state) for program in (made.programs[SITE], fresh))
+    one, other = continued(made, fresh)
     assert {**one, "loss": torch.tensor(one["loss"])}.keys() == other.keys()
     assert all(torch.equal(torch.as_tensor(one[n]), torch.as_tensor(other[n])) for n in one)
     assert same(made.programs[SITE].save(), fresh.save())
@@ -103,11 +106,9 @@ def test_a_site_goes_on_from_what_it_saved(kind):
 @pytest.mark.parametrize("kind", ["moon", "ema"])
 def test_forgetting_what_was_kept_would_change_the_next_round(kind):
     made = after(rounds(kind), 2)
-    exchange = made.algorithm.exchanges(3)[0]
-    state = made.server.broadcast(3, exchange)
     fresh = made.algorithm.site(SITE)
     fresh.load(fresh.save())  # of a site that has not trained yet
-    one, other = (program.contribute(3, exchange, state) for program in (made.programs[SITE], fresh))
+    one, other = continued(made, fresh)
     assert any(not torch.equal(torch.as_tensor(one[n]), torch.as_tensor(other[n])) for n in one)
 
 

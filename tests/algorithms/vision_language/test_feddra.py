@@ -46,11 +46,8 @@ class TestPlan:
 
     def test_evaluation_rides_with_the_first_sum_and_closes_the_study(self):
         algorithm = build(study())
-        assert [bool(names_of(exchange, "eval/")) for exchange in algorithm.exchanges(2)] == [
-            True,
-            False,
-            False,
-        ]
+        evaluates = [bool(names_of(exchange, "eval/")) for exchange in algorithm.exchanges(2)]
+        assert evaluates == [True, False, False]
         assert [exchange.name for exchange in algorithm.exchanges(4)] == ["evaluate"]
 
     def test_evaluation_may_wait_for_the_end(self):
@@ -125,9 +122,8 @@ class TestStages:
             assert set(updates(got[site])) == set(program.network.align_names)
             assert all(bool(value.any()) for value in updates(got[site]).values())
         after = rounds.server.model()
-        assert {n for n in before if not torch.equal(before[n], after[n])} == set(
-            rounds.algorithm.align_names
-        )
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed == set(rounds.algorithm.align_names)
 
     def test_the_first_stage_runs_the_encoders_without_gradient(self, monkeypatch):
         seen = []
@@ -148,9 +144,7 @@ class TestStages:
     def test_the_anchor_is_the_model_received_for_the_stage_and_stays_so(self, monkeypatch, index):
         anchors = []
         original = module.frozen_copy
-        monkeypatch.setattr(
-            module, "frozen_copy", lambda model: anchors.append(original(model)) or anchors[-1]
-        )
+        monkeypatch.setattr(module, "frozen_copy", lambda one: anchors.append(original(one)) or anchors[-1])
         rounds = Rounds(study())
         for earlier in range(index):
             rounds.take(1, earlier)
@@ -203,9 +197,7 @@ class TestStages:
         for rounds in (shared, apart):
             rounds.take(1, WEIGHTS)
         first = shared.take(1, ALIGN)
-        for (
-            program
-        ) in apart.programs.values():  # as if the stage trained encoders, which makes it compute all
+        for program in apart.programs.values():  # as if the stage trained encoders, and computed all
             program.network.encoder_names = program.network.align_names
         calls = []
         encode = Toy.encode
@@ -232,14 +224,8 @@ class TestServerStep:
 
     def test_one_full_step_follows_the_gradient_of_the_weighted_objective(self):
         rate = 0.05
-        changes = {
-            "optimizer": "sgd",
-            "weight_decay": 0.0,
-            "learning_rate": rate,
-            "batch_size": 24,
-            "align_steps": 0,
-            "joint_steps": 1,
-        }
+        changes = {"optimizer": "sgd", "weight_decay": 0.0, "learning_rate": rate}
+        changes |= {"batch_size": 24, "align_steps": 0, "joint_steps": 1}
         rounds = Rounds(study(**{f"algorithm__{key}": value for key, value in changes.items()}))
         rounds.take(1, 0)
         received = rounds.server.model()

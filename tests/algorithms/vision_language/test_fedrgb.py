@@ -21,17 +21,9 @@ from tests.algorithms.dual_encoder_case import detached as without_gradient
 from tests.algorithms.loop import add_in_ring, same
 from tests.algorithms.vlp_case import AVERAGING, Rounds, study
 
-RGB = {
-    "name": "fedrgb",
-    "warmup_steps": 3,
-    "guided_steps": 3,
-    "teacher_steps": 3,
-    "batch_size": 8,
-    "learning_rate": 0.02,
-    "loss_batches": 2,
-    "loss_batch_size": 8,
-    "evaluation_batch": 8,
-}
+RGB = {"name": "fedrgb", "learning_rate": 0.02, "loss_batches": 2}
+RGB |= dict.fromkeys(("warmup_steps", "guided_steps", "teacher_steps"), 3)
+RGB |= dict.fromkeys(("batch_size", "loss_batch_size", "evaluation_batch"), 8)
 SITE = "hospital-2"
 
 
@@ -76,12 +68,7 @@ def with_aligner(program: Any, received: dict[str, torch.Tensor], **own: Any) ->
 def test_a_round_is_encoders_then_weights_then_teacher_after_a_warm_up_of_everything():
     algorithm = rounds().algorithm
     plan = [[exchange.name for exchange in algorithm.exchanges(number)] for number in (1, 2, 3, 4)]
-    assert plan == [
-        ["warm-up"],
-        ["encoder", "weights", "teacher"],
-        ["encoder", "weights", "teacher"],
-        ["evaluate"],
-    ]
+    assert plan == [["warm-up"], *[["encoder", "weights", "teacher"]] * 2, ["evaluate"]]
 
 
 def test_each_stage_sends_exactly_its_part_of_the_model():
@@ -177,11 +164,9 @@ def test_contrastive_guidance_is_near_log_b_for_unrelated_aligners_and_runs_a_st
     changes = {"guidance_loss": "contrastive", "guidance": 1.0}
     done = rounds(**changes).run()
     assert all(math.isfinite(value) for value in done.server.metrics()[2].values())
-    table = {**RGB, **changes}
-    made = study(algorithm=table, model={"name": "vision-language"})
-    program = Rounds(
-        made.replace("data.name", "tests.algorithms.vision_language.test_fedrgb:larger_pairs")
-    ).programs[SITE]
+    made = study(algorithm={**RGB, **changes}, model={"name": "vision-language"})
+    made = made.replace("data.name", "tests.algorithms.vision_language.test_fedrgb:larger_pairs")
+    program = Rounds(made).programs[SITE]
     algorithm = program.algorithm
     stage = algorithm.stages(2)[0]
     write_parameters(program.network, algorithm.initial)
@@ -317,9 +302,8 @@ def test_without_the_task_term_the_local_aligner_has_no_say_in_stage_two():
     program, stage, received, batch = ready("teacher", dro_task_term=False)
     loss = float(program.loss(2, stage, received)(program.network, batch))
     with torch.no_grad():
-        assert loss == pytest.approx(
-            float(infonce(*with_aligner(program, received)(*batch).pair, 0.2)), abs=1e-6
-        )
+        teacher = with_aligner(program, received)(*batch)
+    assert loss == pytest.approx(float(infonce(*teacher.pair, 0.2)), abs=1e-6)
 
 
 def test_without_its_extra_terms_fedrgb_is_averaging_of_encoders_and_of_aligners_on_frozen_features():

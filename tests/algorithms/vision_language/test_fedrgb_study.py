@@ -145,11 +145,8 @@ def test_options_without_effect_or_meaning_are_refused(changes, key):
 def test_warm_up_must_leave_a_round_for_the_teacher():
     with pytest.raises(ConfigError, match=r"algorithm\.warmup_rounds"):
         rounds(warmup_rounds=3)
-    assert [e.name for e in rounds(warmup_rounds=0).algorithm.exchanges(1)] == [
-        "encoder",
-        "weights",
-        "teacher",
-    ]
+    names = [exchange.name for exchange in rounds(warmup_rounds=0).algorithm.exchanges(1)]
+    assert names == ["encoder", "weights", "teacher"]
 
 
 def test_robust_weights_of_three_sites_are_refused():

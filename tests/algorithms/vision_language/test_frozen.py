@@ -14,15 +14,8 @@ from tests.algorithms.loop import same
 from tests.algorithms.vlp_case import AVERAGING, Rounds, ToyPairs, study
 
 PROTOTYPES = "objective.prototypes"
-FEDDRA = {
-    "name": "feddra",
-    "align_steps": 1,
-    "joint_steps": 1,
-    "batch_size": 8,
-    "learning_rate": 0.02,
-    "evaluation_batch": 8,
-    "rho": 0.0,
-}
+FEDDRA = {"name": "feddra", "align_steps": 1, "joint_steps": 1, "batch_size": 8}
+FEDDRA |= {"learning_rate": 0.02, "evaluation_batch": 8, "rho": 0.0}
 
 
 def few_pairs() -> Any:

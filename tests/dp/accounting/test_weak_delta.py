@@ -23,12 +23,8 @@ def private(folder: Path, delta: float, **more: float) -> LocalPrivacy:
 
 
 def test_from_one_in_n_there_is_a_warning(tmp_path: Path) -> None:
-    for delta, records, weak in (
-        (0.0099, 100, False),
-        (0.01, 100, True),
-        (0.09, 100, True),
-        (0.05, 107, True),
-    ):
+    known = ((0.0099, 100, False), (0.01, 100, True), (0.09, 100, True), (0.05, 107, True))
+    for delta, records, weak in known:
         assert delta_is_weak(settings("record", delta=delta), records, MAX_DELTA_TIMES_RECORDS) is weak
     local = private(tmp_path, 0.1, max_delta_times_records=11.0)
     local.plan(Phase("train", 100, 10, passes=1))

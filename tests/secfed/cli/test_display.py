@@ -218,14 +218,8 @@ def follow(observer: Observer) -> None:
 
 
 def a_console(columns: int, *, terminal: bool = False) -> Console:
-    return Console(
-        file=io.StringIO(),
-        width=columns,
-        height=24,
-        force_terminal=terminal,
-        highlight=False,
-        color_system=None,
-    )
+    size: Any = {"width": columns, "height": 24}
+    return Console(file=io.StringIO(), force_terminal=terminal, highlight=False, color_system=None, **size)
 
 
 def shown(renderable: Any, console: Console) -> str:

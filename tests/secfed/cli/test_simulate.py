@@ -239,9 +239,9 @@ class TestFailure:
             (MemoryError(), 74, "Error: Not enough memory, on this machine or its GPU.\nRemedy: use a"),
             (KeyboardInterrupt(), 130, "Error: Interrupted.\n"),
             (
-                ConfigError("site '[bold]x[/] \x1b[2J'"),
+                ConfigError("site '[b]x[/] \x1b[2J'"),
                 2,
-                "Error: site '[bold]x[/] \N{REPLACEMENT CHARACTER}[2J'.\n",
+                "Error: site '[b]x[/] \N{REPLACEMENT CHARACTER}[2J'.\n",
             ),
         ],
         ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",

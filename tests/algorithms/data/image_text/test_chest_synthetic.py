@@ -44,14 +44,8 @@ def latents(**keys):
     """One record; by default without any finding."""
     zeros = np.zeros((1, 5), dtype=np.int64)
     one = np.zeros(1, dtype=np.int64)
-    base = {
-        "present": zeros > 0,
-        "side": zeros,
-        "zone": zeros,
-        "severity": zeros,
-        "heart": one,
-        "device": one,
-    }
+    base = {"present": zeros > 0, "side": zeros, "zone": zeros, "severity": zeros}
+    base |= {"heart": one, "device": one}
     return chest_reports.Latents(**{**base, **keys})
 
 

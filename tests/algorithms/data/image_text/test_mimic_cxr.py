@@ -63,14 +63,8 @@ def mimic(tmp_path):
 
 
 def load_mimic(place: Path, **keys):
-    table = {
-        "name": "mimic-cxr",
-        "path": "jpg",
-        "reports": "reports.zip",
-        "size": 8,
-        "sites": 1,
-        "min_records": 1,
-    }
+    table = {"name": "mimic-cxr", "path": "jpg", "reports": "reports.zip"}
+    table |= {"size": 8, "sites": 1, "min_records": 1}
     return mimic_cxr(checked(MimicCxrOptions, {**table, **keys}, "data"), 0, place)
 
 

@@ -192,11 +192,7 @@ def test_a_file_that_is_missing_or_no_text_is_an_error_when_records_are_read(loa
         ("label_above = 0", "labels = [1, 1.0]", r"data\.labels"),
         ('"chol", "kind"]', '"kind"]', r"data\.zero_is_missing: there is no feature column 'chol'"),
         ('"chol", "kind"]', '"chol", "chol", "kind"]', r"data\.feature_columns: names a column twice"),
-        (
-            '"chol", "kind"]',
-            '"chol", "kind", "outcome"]',
-            r"data\.feature_columns: contains the label, 'outcome'",
-        ),
+        ('"chol", "kind"]', '"chol", "kind", "outcome"]', r"data\.feature_columns: .* label, 'outcome'"),
         ('["age", "sex", "chol", "kind"]', "[]", r"data\.feature_columns"),
         ("categorical.kind", "categorical.kin", r"data\.categorical: .*'kin'.*did you mean 'kind'"),
         ("test_fraction", "scale.age = [5, 0]\ntest_fraction", r"data\.scale\.age: needs a spread above 0"),
@@ -223,9 +219,8 @@ def test_a_column_that_is_there_twice_is_refused_if_a_key_names_it(load):
     twice = TABLE.replace("age,sex", "age,age").replace('"sex", ', "")
     with pytest.raises(DataError, match=r"patients\.csv has the column 'age' twice"):
         load(twice, OPTIONS.replace('"sex", ', "")).site("north")
-    unused = "\n".join(
-        line + (",note,note" if line.startswith("site") else ",1,2") for line in TABLE.splitlines()
-    )
+    header, *lines = TABLE.splitlines()
+    unused = "\n".join([f"{header},note,note", *(f"{line},1,2" for line in lines)])
     assert rows(load(unused).site("north")) == rows(load().site("north"))
 
 

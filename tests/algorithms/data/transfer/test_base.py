@@ -162,11 +162,7 @@ def test_named_sites_come_kind_by_kind():
         (TransferFilesOptions, {**FILES, "distinct_test": True}, r"data\.distinct_test: has no effect"),
         (TransferFilesOptions, {**FILES, "max_image_mib": 1}, r"data\.max_image_mib: has no effect"),
         (TransferFilesOptions, {**FILES, "pair_sites": []}, r"data\.pair_sites"),
-        (
-            TransferFilesOptions,
-            {**FILES, "pair_sites": ["A"]},
-            r"data\.pair_sites: the site 'A' is listed tw",
-        ),
+        (TransferFilesOptions, {**FILES, "pair_sites": ["A"]}, r"data\.pair_sites: the site 'A' is listed"),
         (TransferFilesOptions, {**FILES, "text_sites": ["../c"]}, r"data\.text_sites: '\.\./c' cannot be pa"),
         (TransferFilesOptions, {**FILES, "image_classes": 1}, r"data\.image_classes"),
         (TransferFilesOptions, {**FILES, "text_sites": []}, r"data\.text_classes: has no effect"),

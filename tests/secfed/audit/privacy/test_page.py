@@ -233,11 +233,8 @@ class TestFigure:
 def test_a_card_without_a_limit_has_no_bar(made: Report) -> None:
     ledger = made.ledgers[0]
     free = replace(ledger, amounts=(replace(ledger.amounts[0], limit=None, left=None),))
-    (cards,) = [
-        block
-        for block in build(replace(made, ledgers=(free,))).sections[0].blocks
-        if isinstance(block, Cards)
-    ]
+    blocks = build(replace(made, ledgers=(free,))).sections[0].blocks
+    (cards,) = [block for block in blocks if isinstance(block, Cards)]
     (card,) = cards.cards
     assert isinstance(card, Card)
     assert (card.fraction, card.of) == (None, "epsilon, no limit")
