@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from secfed.engine.options import EngineOptions
 from secfed.errors import BudgetExceeded, ConfigError, DataError, LinkError, RoundAborted, SecfedError
 from secfed.runs.run_folder import write_run
 from secfed.runs.run_report import Observer, RunReport, SilentObserver
@@ -45,10 +46,11 @@ class Engine:
         observer: Observer,
         compare: str | None,
         budgets: dict[str, float],
+        engine: Any,
     ) -> RunReport:
         assert study is self
         self.asked = SimpleNamespace(
-            out=out, drops=drops, observer=observer, compare=compare, budgets=budgets
+            out=out, drops=drops, observer=observer, compare=compare, budgets=budgets, engine=engine
         )
         observer.started(self.report.study, self.report.sites, len(self.report.rounds))
         for item in self.report.rounds:
@@ -77,6 +79,7 @@ class TestOptions:
             *("simulate", "s.toml", "--out", out, "--protection", "plain", "--seed", 7, "--compare", "alone"),
             *("--drop", "hospital-2@mask:3", "--drop", "hospital-1@train"),
             *("--budget", "hospital-2=2.5", "--budget", "a=b=1"),
+            *("--engine", "processes", "--workers", 3, "--site-deadline", 9),
         )
         assert result.exit_code == 0, result.stderr
         assert engine.file == Path("s.toml")
@@ -84,6 +87,7 @@ class TestOptions:
         assert engine.asked.drops == [Dropout("hospital-2", "mask", 3), Dropout("hospital-1", "train")]
         assert (engine.asked.out, engine.asked.compare) == (out, "alone")
         assert engine.asked.budgets == {"hospital-2": 2.5, "a=b": 1.0}
+        assert engine.asked.engine == EngineOptions("processes", 3, 9.0)
 
     @pytest.mark.parametrize(
         "text", ["hospital-2", "hospital-2=", "hospital-2=much", "x=-1", "x=inf", "x=nan"]
@@ -97,6 +101,7 @@ class TestOptions:
         assert secfed("simulate", "s.toml").exit_code == 0
         asked = engine.asked
         assert (engine.replaced, asked.drops, asked.out, asked.compare) == ({}, [], None, None)
+        assert asked.engine == EngineOptions()
 
     def test_a_malformed_drop_stops_before_the_study_is_even_read(self, engine: Engine) -> None:
         result = secfed("simulate", "s.toml", "--drop", "hospital-2@upload")
