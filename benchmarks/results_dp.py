@@ -1,13 +1,15 @@
 """Accuracy against epsilon on real data, noise at each hospital or in the sum: docs/results/dp.md, all of it.
 
-    python benchmarks/results_dp.py [RUNS]
+    python benchmarks/results_dp.py [RUNS] [--only NAME]...
 
-Sweeps that are already complete in the folder RUNS (default ``runs``) are not repeated. Heart disease is
-left out where its table is not there.
+Sweeps that are already complete in the folder RUNS (default ``runs``) are not repeated, and with --only the
+sections of the others stay as they are. Heart disease is left out where its table is not there. The figure is
+drawn from the tables of the page.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 import statistics
@@ -60,11 +62,17 @@ means."""
 
 
 def main() -> None:
-    runs = Path(sys.argv[1] if len(sys.argv) > 1 else "runs")
-    found = {name: points for name in STUDIES if (points := measured(name, runs))}
-    draw(found)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="?", type=Path, default=Path("runs"))
+    parser.add_argument("--only", action="append", choices=tuple(STUDIES))
+    asked = parser.parse_args()
+    made = {name: section(name, asked.runs) for name in asked.only or STUDIES}
     parts = [HEAD, sections.machine(), sections.written_by_people(PAGE)]
-    print(f"wrote {sections.write_page(PAGE, [*parts, *(section(name, found[name]) for name in found)])}")
+    parts += [made[name] if name in made else on_page(name) for name in STUDIES]
+    print(f"wrote {sections.write_page(PAGE, parts)}")
+    draw()
 
 
 Point = tuple[str, float]  # variant, epsilon
@@ -102,8 +110,17 @@ def epsilons(points: Points) -> list[float]:
     return sorted({epsilon for _, epsilon in points}, reverse=True)
 
 
-def section(name: str, points: Points) -> str:
-    """Heading, command and table of one data set."""
+def on_page(name: str) -> str:
+    """The section of one data set as the page has it; nothing if it has none."""
+    _, heading, rest = PAGE.read_text(encoding="utf-8").partition(f"## {': '.join(STUDIES[name])}\n")
+    return heading + rest.split("\n## ", 1)[0]
+
+
+def section(name: str, runs: Path) -> str:
+    """Heading, command and table of one data set; nothing if its sweep cannot be run."""
+    points = measured(name, runs)
+    if not points:
+        return ""
     title, what = STUDIES[name]
     some = next(iter(points.values()))
     metrics = {"accuracy": "accuracy"} | ({"roc_auc": "ROC AUC"} if some[0].get("roc_auc") else {})
@@ -122,26 +139,30 @@ def section(name: str, points: Points) -> str:
     ])  # fmt: skip
 
 
-def draw(found: Mapping[str, Points]) -> None:
+def draw() -> None:
     """A panel per data set: accuracy against epsilon, and without privacy as a line."""
+    tables = {title: sections.rows(PAGE, f"{title}: {what}") for title, what in STUDIES.values()}
+    found = {title: rows for title, rows in tables.items() if rows}
     with style.styled():
         figure, axes = style.new_figure(len(found), across=2, width_in=7.2, height_in=2.4)
-        for ax, (name, points) in zip(axes, found.items(), strict=True):
-            panel(ax, points)
-            ax.set_title(STUDIES[name][0])
+        for ax, (title, rows) in zip(axes, found.items(), strict=True):
+            panel(ax, rows)
+            ax.set_title(title)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=3)
         style.save_svg(figure, FIGURE)
 
 
-def panel(ax: Axes, points: Points) -> None:
-    finite = [epsilon for epsilon in epsilons(points) if epsilon != NONE]
-    for number, (variant, (label, colour, marker)) in enumerate(LOOKS.items()):
-        cells = [mean(points[variant, epsilon], "accuracy") for epsilon in finite]
+def panel(ax: Axes, rows: Sequence[Sequence[str]]) -> None:
+    without, *private = rows
+    finite = [float(row[0]) for row in private]
+    for number, (label, colour, marker) in enumerate(LOOKS.values()):
+        cells = [[float(part) for part in row[1 + number].split(" ± ")] for row in private]
         where = [epsilon * (0.98, 1.02)[number] for epsilon in finite]  # so that bars do not hide each other
         look = {"color": colour, "marker": marker, "capsize": 2.5, "elinewidth": 1}
-        ax.errorbar(where, [m for m, _ in cells], yerr=[sd for _, sd in cells], label=label, **look)
-    best, _ = mean(points["local", NONE], "accuracy")
+        spread = [deviation[0] if deviation else 0.0 for _, *deviation in cells]
+        ax.errorbar(where, [m for m, *_ in cells], yerr=spread, label=label, **look)
+    best = float(without[1].split(" ± ")[0])
     ax.axhline(best, color=style.FAINT, linestyle="--", linewidth=1.2, label="without privacy")
     ax.set_xscale("log")
     ax.set_xticks(finite, [f"{epsilon:g}" for epsilon in finite])

@@ -88,7 +88,8 @@ def _load(runs: Path, dataset: str, ratio: str, variant: str) -> list[Run]:
 
 
 def _write(runs: Path) -> Path:
-    parts = [_HEAD, sections.machine(), sections.written_by_people(_PAGE)]
+    by_people = [sections.written_by_people(_PAGE, name) for name in ("reading", "epsilon")]
+    parts = [_HEAD, sections.machine(), *by_people]
     for title, table in (
         (_RATIOS, _ratios(runs)),
         (_ABLATIONS, _ablations(runs)),

@@ -20,6 +20,7 @@ Example::
     axis = { epsilon = "privacy.epsilon" }          # the key that the axis sets here
     remove_at_inf = { epsilon = ["privacy"] }       # what to leave out where the axis is inf
     plain_at_inf = true                             # or run the study as it is there, without set and remove
+    in_panel = { other-data = { "data.sites" = 8 } }   # what this variant sets in one panel, beside set
     optional = true                                 # say what is missing instead of failing
 
     [[sweep.panel]]                                 # one panel of the figure each
@@ -161,6 +162,8 @@ class SweepFile:
             where = f"sweep.variant {variant.name!r}"
             _known(f"{where}: axis", variant.axis, [axis.name for axis in named])
             _known(f"{where}: remove_at_inf", variant.remove_at_inf, [axis.name for axis in self.axes])
+            panels = [panel.name for panel in self.panels]
+            _known(f"{where}: in_panel", variant.in_panel, panels, "panel")
             for axis in named:
                 if axis.name not in variant.axis:
                     raise ConfigError(
@@ -197,9 +200,9 @@ def _distinct(where: str, values: Iterable[Any]) -> tuple[Any, ...]:
     return distinct
 
 
-def _known(where: str, used: Iterable[str], known: Iterable[str]) -> None:
+def _known(where: str, used: Iterable[str], known: Iterable[str], what: str = "axis") -> None:
     names = list(known)
     for name in used:
         if name not in names:
-            hint = suggestion(name, names, "use one of: ") if names else "the sweep has no axis; remove it"
-            raise ConfigError(f"{where}: there is no axis {name!r}", remedy=hint)
+            hint = suggestion(name, names, "use one of: ") if names else f"the sweep has no {what}; remove it"
+            raise ConfigError(f"{where}: there is no {what} {name!r}", remedy=hint)

@@ -159,8 +159,15 @@ def _study_tables(
                 if not _remove(tables, key):
                     hint = "check the key, or leave it out of remove"
                     raise ConfigError(f"{who}: remove: the study has no {key!r}", remedy=hint)
+                # What is gone can be set anew: a variant may leave out what its panel set.
+                gone = [k for k in owner if k != SEED_KEY and (k == key or k.startswith(f"{key}."))]
+                for each in gone:
+                    del owner[each]
             for key, value in change.set.items():
                 put(key, value, who)
+            if isinstance(change, Variant) and panel is not None:
+                for key, value in change.in_panel.get(panel.name, {}).items():
+                    put(key, value, f"{who}: in_panel")
     leave_out: list[tuple[str, str]] = []
     for axis, value in values.items():
         key = axis.name if axis.is_key or variant is None else variant.axis[axis.name]

@@ -63,6 +63,9 @@ class Variant(Change):
     plain_at_inf: bool = Field(
         default=False, description="true: where an axis is inf, set and remove of the variant do not apply"
     )
+    in_panel: dict[str, _Settings] = Field(
+        default={}, description="for the name of a panel, study keys and values that join set there"
+    )
     optional: bool = Field(
         default=False, description="true: a study that is refused is reported as missing, not as an error"
     )

@@ -220,11 +220,15 @@ def test_every_point_of_the_epsilon_study_can_be_run(repository):
     text = path.read_text().replace("[inf, 100.0, 50.0, 20.0, 10.0, 5.0, 2.0]", "[inf, 10.0]")
     found = make_plan(SweepFile.parse(text, folder=path.parent))
     assert not found.missing
-    assert len(found.runs) == 3 * 3 * 2 * 2
+    assert len(found.runs) == 3 * 4 * 2 * 3
+    units = {"record-dp": "group", "site-dp": "site", "canonical": "record"}
     for one in found.runs:
-        made, unit = Study.parse(one.text), {"record-dp": "group", "site-dp": "site"}.get(one.at["variant"])
+        made, unit = Study.parse(one.text), units.get(one.at["variant"])
         noise = one.at["epsilon"] != math.inf
         assert (made.privacy.unit if made.privacy else None) == (unit if noise else None)
+        if one.at["variant"] == "canonical":
+            assert made.privacy is None or made.privacy.noise == "sum"
+            continue
         assert (made.algorithm.paper_laplace_epsilon is not None) == (noise and unit is None)
 
 

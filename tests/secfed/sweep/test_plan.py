@@ -95,6 +95,42 @@ class TestVariants:
         assert (avg["algorithm"]["name"], avg["algorithm"]["momentum"]) == ("fedavg", 0.5)
         assert avg["algorithm"]["learning_rate"] == 0.1
 
+    PANELS = (
+        STUDY
+        + """
+        [sweep]
+        [[sweep.panel]]
+        name = "small"
+        set = { algorithm.learning_rate = 0.5 }
+        [[sweep.panel]]
+        name = "large"
+        [[sweep.variant]]
+        name = "avg"
+        [[sweep.variant]]
+        name = "prox"
+        remove = ["algorithm"]
+        set = { algorithm.name = "fedprox" }
+        in_panel.small = { algorithm.mu = 0.5, algorithm.learning_rate = 0.2 }
+        """
+    )
+
+    def test_a_variant_has_settings_of_its_own_in_a_panel(self) -> None:
+        found = studies(plan(self.PANELS))
+        rates = [(t["algorithm"]["learning_rate"], t["algorithm"].get("mu")) for t in found]
+        assert rates[:2] == [(0.5, None), (0.2, 0.5)]  # what the panel set went with the table
+        assert rates[2] == (0.1, None)
+        assert rates[3][1] != 0.5
+
+    def test_a_panel_and_a_variant_in_it_set_a_key_only_if_it_was_left_out(self) -> None:
+        text = self.PANELS.replace('remove = ["algorithm"]', "")
+        text = text.replace("in_panel.small = { algorithm.mu = 0.5,", "in_panel.small = {")
+        error = error_of(lambda: plan(text))
+        assert "algorithm.learning_rate: is set by sweep.panel 'small' too" in error.message
+
+    def test_settings_for_a_panel_that_is_not_there_are_refused(self) -> None:
+        error = error_of(lambda: plan(self.PANELS.replace("in_panel.small", "in_panel.smal")))
+        assert "there is no panel 'smal'" in error.message
+
     def test_inf_leaves_out_the_axis_key_and_what_is_named(self) -> None:
         text = CURVES.replace("strength = []", 'strength = ["protection"]')
         at_inf = [t for run, t in zip(plan(text).runs, studies(plan(text)), strict=True) if inf(run.at)]
@@ -249,5 +285,5 @@ class TestExamples:
         assert "not a guarantee" in paper.title
         assert paper.note.startswith("not a guarantee, because")
         assert not paper.optional
-        assert all(variant.optional for variant in sound)
+        assert [variant.optional for variant in sound] == [True, True, False]
         assert found.axes[0].values == (math.inf, 100, 50, 20, 10, 5, 2)
