@@ -156,10 +156,9 @@ class CanonicalAlignment(CanonicalSums):
 
     def site(self, site_id: SiteId) -> AlignmentSite:
         """One site's program, bound to that site's pairs."""
-        given = self.pairs.site(site_id)
-        data = check_image_text(site_id, given, self.pairs)
+        data = self.site_data(site_id)
         pairs, privacy = data.train, self.plan.privacy
-        if privacy is not None and privacy.unit == "record" and not len(given.train):
+        if privacy is not None and privacy.unit == "record" and not len(self.pairs.site(site_id).train):
             pairs = pairs.take(torch.arange(0))  # the first would replace a blank one, at twice the norm
         no_labels = torch.zeros(len(pairs), dtype=torch.int64)
         patients = data.train_patients if len(pairs) else None

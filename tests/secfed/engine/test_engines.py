@@ -126,6 +126,7 @@ def test_a_worker_that_dies_costs_time_only(
     assert one.privacy == two.privacy
 
 
+@pytest.mark.slow
 def test_a_process_that_starts_afresh_gives_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(processes.Processes, "_forked", processes.Processes.connect)
     _, model, chains = _run(CASES["groups"], tmp_path / "inline", EngineOptions())

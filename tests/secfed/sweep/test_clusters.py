@@ -40,6 +40,7 @@ def _files(out: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.skipif(find_spec("submitit") is None, reason="submitit is not installed")
+@pytest.mark.slow
 def test_jobs_of_slurm_leave_what_processes_leave_and_a_killed_one_is_run_again(tmp_path: Path) -> None:
     here = run_sweep(plan(SOME), tmp_path / "here", jobs=2, runner=ProcessRunner(HERE))
     killed: list[str] = []
