@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from secfed.algorithms.framework.base import Algorithm
 from secfed.config.plugins import allow_imports
 from secfed.engine.options import EngineOptions
 from secfed.engine.pool import Late, Pool, WorkerDied
@@ -34,8 +35,6 @@ class Ray(Pool):
     """Workers as actors; starts a Ray of its own on this machine, unless one is named or running."""
 
     def __init__(self, study: Study, job: Job, workers: int, options: EngineOptions) -> None:
-        super().__init__(job, workers, options.site_deadline_s)
-        self._study, self._gpus = study, options.gpus_per_site
         try:
             import ray
         except ImportError:
@@ -47,8 +46,23 @@ class Ray(Pool):
         self._mine = not ray.is_initialized()
         if self._mine:
             join(options.name if options.name.startswith("ray://") else None, workers)
+        super().__init__(job, self._fitting(workers, options), options.site_deadline_s)
+        self._study, self._gpus = study, options.gpus_per_site
         self._actor = self._ray.remote(num_cpus=1, num_gpus=self._gpus, max_concurrency=1)(_Actor)
         self._put: tuple[bytes, Any] = (b"", None)  # a large message, and where it lies in the object store
+
+    def _fitting(self, workers: int, options: EngineOptions) -> int:
+        """As many workers as the cluster has room for; more would wait for ever."""
+        there = self._ray.cluster_resources()
+        most = int(there.get("CPU", 0))
+        if options.gpus_per_site:
+            most = min(most, int(there.get("GPU", 0) / options.gpus_per_site))
+        if most < 1 or (options.workers or 1) > most:
+            raise ConfigError(
+                f"--engine ray: the cluster has room for {most} workers",
+                remedy=f"use --workers {most} or less",
+            )
+        return min(workers, most)
 
     def connect(self) -> ActorLink:
         """A new actor."""
@@ -126,7 +140,13 @@ class _Actor:
         allow_imports(*map(Path, path))
         self._here = _Queues()
         built = study, build(study)
-        threading.Thread(target=serve, args=(self._here, built), daemon=True).start()
+        threading.Thread(target=self._serve, args=(built,), daemon=True).start()
+
+    def _serve(self, built: tuple[Study, Algorithm]) -> None:
+        try:
+            serve(self._here, built)
+        finally:
+            os._exit(1)  # or whoever waits for an answer waits for ever
 
     def ask(self, message: bytes) -> bytes:
         """Hand a message to the loop, and wait for its answer."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.dp.training.unit_sums import UnitSums
 from secfed.engine.interface import Engine
 from secfed.engine.wire import Job, Tensors, error_head, raise_error
-from secfed.errors import LinkError, SecfedError, WrongState
+from secfed.errors import DataError, LinkError, RangeError, SecfedError, WrongState
 from secfed.site.containment import Alarm, Failure
 from secfed.wire.frames import encode_state
 from secfed.wire.layout import Exchange, State, Summands
@@ -37,6 +38,10 @@ _TRIES: Final = 4  # workers that may die of one piece of work, until it is the 
 
 class WorkerDied(LinkError):
     """A worker ended, or cannot be reached."""
+
+
+class Misfit(SecfedError):
+    """A program gave what does not fit its study; to add zeros for it would hide a mistake."""
 
 
 class Late(LinkError):
@@ -91,6 +96,7 @@ class Pool(Engine):
         self._free = list(self.all)
         self.change = threading.Condition()
         self._sites = 0
+        self.closed = False
 
     @abstractmethod
     def connect(self) -> Link:
@@ -121,6 +127,7 @@ class Pool(Engine):
 
     def close(self) -> None:
         """End all workers."""
+        self.closed = True
         for worker in self.all:
             worker.lose()
 
@@ -158,8 +165,9 @@ class RemoteProgram(SiteProgram):
             BudgetExceeded, TranscriptError: a payment was refused.
             Late: it took too long.
             WorkerDied: of this work, again and again.
-            SecfedError: a defect of the program.
+            Misfit, Defect: a mistake of the program.
         """
+        end_s = None if self._pool.deadline_s is None else time.monotonic() + self._pool.deadline_s
         state = encode_state(broadcast)
         digest = hashlib.sha256(state).digest()
         paid: list[Any] = []
@@ -177,7 +185,7 @@ class RemoteProgram(SiteProgram):
                 "round": round_number,
                 "exchange": exchange.name,
             }
-            reply, tensors = self._ask(worker, head, timeout_s=self._pool.deadline_s)
+            reply, tensors = self._ask(worker, head, end_s=end_s)
             payments = iter(paid.copy())
             while reply.get("do") == "spend":
                 try:
@@ -185,7 +193,7 @@ class RemoteProgram(SiteProgram):
                 except SecfedError as error:
                     self._ask(worker, error_head(error))
                     raise
-                reply, tensors = self._ask(worker, answer, timeout_s=self._pool.deadline_s)
+                reply, tensors = self._ask(worker, answer, end_s=end_s)
             for fields, kind in reply["failed"]:
                 self._alarm(Failure(round_number, exchange.name, tuple(fields), kind))
             self._kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
@@ -193,7 +201,10 @@ class RemoteProgram(SiteProgram):
             worker.holds[self._site] = self._version
             return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
 
-        return self._with_worker(work)
+        try:
+            return self._with_worker(work)
+        except (RangeError, DataError) as error:  # of values alone: the worker has contained them
+            raise Misfit(error.message, remedy=error.remedy) from None
 
     def _start(self, worker: Worker) -> None:
         job = replace(self._pool.job, site=self._site)
@@ -206,11 +217,12 @@ class RemoteProgram(SiteProgram):
         worker: Worker,
         head: Mapping[str, Any],
         tensors: Tensors | None = None,
-        timeout_s: float | None = None,
+        end_s: float | None = None,
     ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What a worker answers; what it raised is raised here."""
         if worker.link is None:
             worker.link = self._pool.connect()
+        timeout_s = None if end_s is None else max(0.0, end_s - time.monotonic())
         reply, answer = worker.link.ask(head, tensors or {}, timeout_s)
         raise_error(reply)
         return reply, answer
@@ -222,12 +234,19 @@ class RemoteProgram(SiteProgram):
                     return work(worker)
                 except WorkerDied:
                     worker.lose()
+                    if self._pool.closed:
+                        raise
                 except Late:
                     worker.lose()
                     raise Late(
                         f"{self._site} did not finish its work in {self._pool.deadline_s:g} seconds",
                         remedy="give it more with --site-deadline",
                     ) from None
+                except SecfedError:
+                    raise
+                except BaseException:
+                    worker.lose()  # in the middle of what it was told
+                    raise
         raise WorkerDied(
             f"{_TRIES} workers in a row ended during the work of {self._site}",
             remedy="most often memory is missing: use fewer --workers, or smaller batches",

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +27,13 @@ from secfed.config.plugins import allow_imports
 from secfed.engine.pool import Late, Pool, WorkerDied
 from secfed.engine.trainer import serve
 from secfed.engine.wire import SOCKET_VARIABLE, Job, Tensors, receive, send
+from secfed.errors import LinkError
 from secfed.study.build import build
 from secfed.study.study import Study
 
 _CHILD: Final = "secfed.engine.processes"
 _STOP_TIMEOUT_S: Final = 5.0
+_LOOK_S: Final = 1.0
 
 
 class Processes(Pool):
@@ -40,20 +46,27 @@ class Processes(Pool):
         self._study, self._algorithm = study, algorithm
         self._links: list[ProcessLink] = []
         if sys.platform == "linux" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            for worker in self.all:
-                worker.link = self._forked()
+            try:
+                for worker in self.all:
+                    worker.link = self._forked()
+            except OSError as error:
+                self.close()
+                raise LinkError(
+                    f"--workers {workers}: no process can be started ({error.strerror})"
+                ) from None
 
     def connect(self) -> ProcessLink:
         """A process that starts afresh."""
         near, far = socket.socketpair()
         with far:
             environment = os.environ | {SOCKET_VARIABLE: str(far.fileno())}
-            command = [sys.executable, "-m", _CHILD]
+            command = [sys.executable, "-P", "-m", _CHILD]
             process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, pass_fds=(far.fileno(),)
             )
         connection = Connection(near.detach())
-        connection.send((sys.path, self._study))
+        connection.send(sys.path)
+        connection.send(self._study)  # may be of classes that are found on that path
         return ProcessLink(connection, process.kill, process.wait)
 
     def _forked(self) -> ProcessLink:
@@ -95,6 +108,7 @@ class ProcessLink:
 
 
 def _fork(connection: Connection, others: list[Connection], built: tuple[Study, Algorithm]) -> None:
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not those of a display with a lock of its own
     for other in others:  # or the end of this process's parent would not be the end of their pipes
         other.close()
     _serve(connection, built)
@@ -102,14 +116,25 @@ def _fork(connection: Connection, others: list[Connection], built: tuple[Study, 
 
 def _serve(connection: Connection, built: tuple[Study, Algorithm]) -> None:
     torch.set_num_threads(1)
-    serve(connection, built)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver ends its workers
+    threading.Thread(target=_end_with_the_parent, args=(os.getppid(),), daemon=True).start()
+    with suppress(OSError):  # nobody hears the answer
+        serve(connection, built)
+
+
+def _end_with_the_parent(parent: int) -> None:
+    """A driver that was killed needs nothing more of this process."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
 
 
 def main() -> None:
     """Entry point of a process that starts afresh; what it unpickles is its own user's study."""
     connection: Connection = Connection(int(os.environ.pop(SOCKET_VARIABLE)))
-    path, study = connection.recv()
-    allow_imports(*map(Path, path))
+    torch.set_num_threads(1)
+    allow_imports(*map(Path, connection.recv()))
+    study = connection.recv()
     _serve(connection, (study, build(study)))
 
 

@@ -78,7 +78,7 @@ class Trainer:
         self, job: Job, connection: Connection, kept: Tensors, built: tuple[Study, Algorithm] | None = None
     ) -> None:
         study, self._algorithm = built or _build(job)
-        self._job, self._seed = job, study.seed
+        self._job, self._seed, self._quiet = job, study.seed, built is not None
         self._work_seed = study.seed if job.simulated and job.site_seed is None else job.site_seed
         self.unfit = 0  # values that count as defaults
         # In a simulation all records belong to whoever runs it: there a value that does not fit is an error.
@@ -115,7 +115,7 @@ class Trainer:
             self._program.use_privacy(local)
             local.load({n: value for n, value in kept.items() if not n.startswith(_PROGRAM)})
             self._local = local
-        if self.weak_delta:
+        if self.weak_delta and not self._quiet:
             print(WEAK_DELTA, file=sys.stderr)  # the log of training, which stays at the site
 
     def _hear(self, error: DataError) -> None:
@@ -155,7 +155,8 @@ class Trainer:
                 ):
                     return self._program.contribute(number, exchange, broadcast)
             except Exception:
-                traceback.print_exc()  # into the log of this process, which stays at the site
+                if not self._quiet:
+                    traceback.print_exc()  # into the log of this process, which stays at the site
                 raise
 
         found: list[Failure] = []

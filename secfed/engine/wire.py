@@ -19,6 +19,7 @@ from secfed.errors import MalformedMessage, SecfedError
 from secfed.wire.frames import decode_state, encode_state
 
 SOCKET_VARIABLE: Final = "SECFED_TRAINING_SOCKET"
+DEFECT: Final = "Defect"
 _MAX_HEAD_BYTES: Final = 1 << 22
 
 Tensors = Mapping[str, torch.Tensor]
@@ -32,6 +33,10 @@ class Connection(Protocol):
 
     def recv_bytes(self) -> bytes:
         """Wait for one message; EOFError once nobody is there any more."""
+
+
+class Defect(Exception):
+    """A defect of a program in a simulation: not a refusal of one hospital, it ends the study."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +98,15 @@ def defect_head(error: Exception) -> dict[str, Any]:
     """A defect of somebody's code, in a simulation: what and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     message = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
-    return {"do": "failed", "kind": "SecfedError", "message": message, "remedy": "mend it there"}
+    return {"do": "failed", "kind": DEFECT, "message": message, "remedy": ""}
 
 
 def raise_error(head: Mapping[str, Any]) -> None:
     """Raise the error in a message, if it is one."""
     if head.get("do") != "failed":
         return
+    if head.get("kind") == DEFECT:
+        raise Defect(str(head.get("message")))
     kind: Any = getattr(errors, str(head.get("kind")), None)
     if not (isinstance(kind, type) and issubclass(kind, SecfedError)):
         kind = SecfedError

@@ -61,13 +61,13 @@ def simulate(
         RoundAborted: not one sum came about.
     """
     observer = SilentObserver() if observer is None else observer
-    built = build(study)
-    names = tuple(sorted(build_data(study).sites))
-    _check_drops(study, drops, names)
-    _check_budgets(study, budgets or {}, names)
-    terms = Terms(study, with_privacy(study, built, names), names)
     with ExitStack() as stack:
         stack.enter_context(torch_threads(1))
+        built = build(study)
+        names = tuple(sorted(build_data(study).sites))
+        _check_drops(study, drops, names)
+        _check_budgets(study, budgets or {}, names)
+        terms = Terms(study, with_privacy(study, built, names), names)
         options = engine or EngineOptions()
         working = open_engine(options, study, built, study_id=terms.study_id, sites=len(names))
         stack.callback(working.close)

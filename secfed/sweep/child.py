@@ -100,6 +100,7 @@ def main() -> int:
 def run_alone(part: Path, paths_from: Path, debug: bool) -> int:
     """One run, on whatever machine this is; returns an exit code. What it prints goes to the run's log."""
     inside = f"work-{secrets.token_hex(8)}"
+    (part / inside).mkdir()
     with (part / LOG_FILE).open("w", encoding="utf-8", buffering=1) as log, redirect_stdout(log):
         return _run(part, paths_from, debug, log, inside)
 
@@ -117,7 +118,8 @@ def _run(part: Path, paths_from: Path, debug: bool, log: TextIO, inside: str) ->
         carry_out(study, part, log=log, inside=inside)
     except Exception as error:  # noqa: BLE001 - the outermost boundary of this process
         try:
-            note_failure(part, error, debug=debug)
+            if (part / inside).is_dir():  # else another run has taken the folder over
+                note_failure(part, error, debug=debug)
         except Exception as other:  # noqa: BLE001 - Python would print both, with the text of the first
             name, why = type(error).__name__, type(other).__name__
             print(f"{name}; it could not be written down ({why}): check the space left", flush=True)

@@ -68,7 +68,9 @@ class SlurmRunner:
         except ImportError:
             raise _lacks("slurm", "submitit") from None
         try:
-            executor = submitit.AutoExecutor(folder=part / "job", cluster=self.cluster)
+            executor = submitit.AutoExecutor(
+                folder=part.parents[1] / "jobs" / run.folder, cluster=self.cluster
+            )
             executor.update_parameters(**{"name": run.folder, "cpus_per_task": 1, **self.settings})
             job = executor.submit(run_alone, part.resolve(), self.paths_from.resolve(), self.debug)
         except (RuntimeError, NameError, TypeError, ValueError, OSError) as error:

@@ -67,8 +67,11 @@ class InProcessTransport:
             self._hand_over(requests, map(self._call, requests.items()), on_reply)
             return
         start = time.perf_counter()
-        with ThreadPoolExecutor(workers) as pool:
+        pool = ThreadPoolExecutor(workers)
+        try:
             self._hand_over(requests, pool.map(self._call, requests.items()), on_reply)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # an error does not wait for what others do
         self.site_seconds = time.perf_counter() - start
 
     def _hand_over(

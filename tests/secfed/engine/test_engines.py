@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.engine import pool, processes
 from secfed.engine.options import EngineOptions
+from secfed.engine.wire import Defect
 from secfed.errors import ConfigError, RoundAborted
 from secfed.runs.run_report import RunReport
 from secfed.simulation.simulate import simulate
@@ -148,7 +150,9 @@ def test_a_site_that_is_late_drops_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = processes.ProcessLink.ask
 
     def ask(self: Any, head: Any, tensors: Any, timeout_s: float | None) -> Any:
-        assert (timeout_s == 600.0) == (head["do"] == "work")  # to start a process takes what it takes
+        assert (timeout_s is not None and 500 < timeout_s <= 600) == (
+            head["do"] == "work"
+        )  # to start a process takes what it takes
         if head.get("site") == "hospital-2" and head["do"] == "work":
             raise pool.Late("no answer in time")
         return real(self, head, tensors, timeout_s)
@@ -200,7 +204,7 @@ def test_a_defect_is_one_error_with_file_and_line(monkeypatch: pytest.MonkeyPatc
         REAL_SERVE(connection, built)
 
     monkeypatch.setattr(processes, "serve", wrong)
-    with pytest.raises(RoundAborted, match=r"RuntimeError: .*test_engines.py, line \d+\)"):
+    with pytest.raises(Defect, match=r"RuntimeError: .*test_engines.py, line \d+\)"):
         simulate(_study().replace("study.rounds", 1), engine=FORKS)
 
 
@@ -208,6 +212,7 @@ def test_a_defect_is_one_error_with_file_and_line(monkeypatch: pytest.MonkeyPatc
     ("options", "said"),
     [
         ({"name": "threads"}, "--engine threads: unknown"),
+        ({"name": "processes:8"}, "--engine processes:8: unknown"),
         ({"name": "processes", "workers": 0}, "--workers 0"),
         ({"name": "processes", "site_deadline_s": 0.0}, "--site-deadline 0"),
         ({"workers": 2}, "--engine inline"),
@@ -216,3 +221,21 @@ def test_a_defect_is_one_error_with_file_and_line(monkeypatch: pytest.MonkeyPatc
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         EngineOptions(**options)
+
+
+class Misfitting(Wrong):
+    """Gives a field that its layout does not have."""
+
+    def contribute(self, *_: Any) -> Any:
+        return {"more": torch.zeros(3)}
+
+
+@pytest.mark.parametrize("engine", [EngineOptions(), FORKS], ids=["inline", "processes"])
+def test_what_does_not_fit_is_an_error_under_every_engine(
+    engine: EngineOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = _study().replace("study.rounds", 1)
+    real = FedAvg.site
+    monkeypatch.setattr(FedAvg, "site", lambda self, name: Misfitting(real(self, name)))
+    with pytest.raises(RoundAborted, match="summands do not match the layout"):
+        simulate(study, engine=engine)

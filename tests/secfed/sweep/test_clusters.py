@@ -80,7 +80,7 @@ def test_a_run_that_nobody_waits_for_leaves_nothing(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("secfed.simulation.simulate.simulate", taken_over)
     assert run_alone(part, HERE, False) != 0
-    assert sorted(path.name for path in part.iterdir()) == ["failure.json", "study.toml"]
+    assert sorted(path.name for path in part.iterdir()) == ["study.toml"]
     assert not (store.runs / run.folder).exists()
     shutil.rmtree(part)
 
