@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from secfed.engine.options import EngineOptions
 from secfed.runs.run_folder import MODEL_FILE
-from secfed.runs.run_report import RoundReport, SilentObserver
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 
@@ -46,18 +45,6 @@ name = "masked"
 """
 
 
-class _Clock(SilentObserver):
-    """When each round was over."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def round_finished(self, report: RoundReport) -> None:
-        """Look at the clock."""
-        del report
-        self.ends.append(time.perf_counter())
-
-
 def measure(
     *, sites: int, epochs: int, rounds: int, workers: int, progress: Callable[[str], object]
 ) -> dict[str, Any]:
@@ -77,13 +64,12 @@ def measure(
     models = set()
     for name, options in engines.items():
         progress(name)
-        clock = _Clock()
         with TemporaryDirectory(prefix="secfed-bench-") as folder:
             began = time.perf_counter()
-            simulate(study, out=Path(folder), observer=clock, engine=options)
+            report = simulate(study, out=Path(folder), engine=options)
             total_s[name] = time.perf_counter() - began
             models.add((Path(folder) / MODEL_FILE).read_bytes())
-        round_s[name] = _median_round_s(clock.ends)
+        round_s[name] = statistics.median(one.busy_s for one in report.rounds[1:])
     progress("Flower")
     flower = _flower(rounds, epochs, sites, workers)
     return {
@@ -99,10 +85,6 @@ def measure(
     }
 
 
-def _median_round_s(ends: list[float]) -> float:
-    return statistics.median(after - before for before, after in pairwise(ends))
-
-
 def _flower(*asked: int) -> tuple[float, float] | None:
     """Median seconds of a round, and of everything but imports; in a process that Ray ends with."""
     if find_spec("ray") is None or find_spec("flwr") is None:
@@ -111,6 +93,7 @@ def _flower(*asked: int) -> tuple[float, float] | None:
     command = [sys.executable, "-m", "secfed.bench.engines_flower", *map(str, asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     times = [float(line.removeprefix("at ")) for line in done.stdout.splitlines() if line.startswith("at ")]
-    if done.returncode != 0 or len(times) < 4:
+    if done.returncode != 0 or len(times) < 5:
         return None
-    return _median_round_s(times[1:-1]), times[-1] - times[0]
+    rounds = [after - before for before, after in pairwise(times[1:-1])]
+    return statistics.median(rounds[1:]), times[-1] - times[0]

@@ -93,6 +93,7 @@ def join(address: str | None, cpus: int) -> None:
     import ray
 
     address = address or os.environ.get("RAY_ADDRESS")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns
     own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address is None else {}
     try:
         ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **own)
