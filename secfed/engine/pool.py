@@ -127,9 +127,19 @@ class Pool(Engine):
 
     def close(self) -> None:
         """End all workers."""
-        self.closed = True
-        for worker in self.all:
-            worker.lose()
+        with self.change:
+            self.closed = True
+            for worker in self.all:
+                worker.lose()
+
+    def link_of(self, worker: Worker) -> Link:
+        """To a worker, which is started if it is not there; WorkerDied once the engine is closed."""
+        with self.change:  # or what a thread starts now would outlive the engine
+            if self.closed:
+                raise WorkerDied("the engine is closed")
+            if worker.link is None:
+                worker.link = self.connect()
+            return worker.link
 
 
 class RemoteProgram(SiteProgram):
@@ -220,10 +230,9 @@ class RemoteProgram(SiteProgram):
         end_s: float | None = None,
     ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What a worker answers; what it raised is raised here."""
-        if worker.link is None:
-            worker.link = self._pool.connect()
+        link = self._pool.link_of(worker)
         timeout_s = None if end_s is None else max(0.0, end_s - time.monotonic())
-        reply, answer = worker.link.ask(head, tensors or {}, timeout_s)
+        reply, answer = link.ask(head, tensors or {}, timeout_s)
         raise_error(reply)
         return reply, answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import torch
 
 from secfed.engine.pool import Link, Pool, RemoteProgram, WorkerDied
@@ -86,3 +87,12 @@ def test_one_that_works_elsewhere_takes_the_free_worker() -> None:
     with pool.borrow(home) as first, pool.borrow(home) as second:
         assert first is home
         assert second is not home
+
+
+def test_a_closed_pool_starts_nobody() -> None:
+    pool = Counters(2)
+    program = pool.program("a", lambda _failure: None, None)
+    pool.close()
+    with pytest.raises(WorkerDied):
+        _add(program)
+    assert len(pool.made) == 1
