@@ -26,7 +26,7 @@ from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.dp.training.unit_sums import UnitSums
 from secfed.engine.interface import Engine
-from secfed.engine.wire import Job, Tensors, error_head, raise_error
+from secfed.engine.wire import DEFECT, Job, Tensors, error_head, raise_error
 from secfed.errors import DataError, LinkError, RangeError, SecfedError, WrongState
 from secfed.site.containment import Alarm, Failure
 from secfed.wire.frames import encode_state
@@ -42,6 +42,10 @@ class WorkerDied(LinkError):
 
 class Misfit(SecfedError):
     """A program gave what does not fit its study; to add zeros for it would hide a mistake."""
+
+
+class Defect(Exception):
+    """A defect of a program: not a refusal of one hospital, it ends the study."""
 
 
 class Late(LinkError):
@@ -233,6 +237,8 @@ class RemoteProgram(SiteProgram):
         link = self._pool.link_of(worker)
         timeout_s = None if end_s is None else max(0.0, end_s - time.monotonic())
         reply, answer = link.ask(head, tensors or {}, timeout_s)
+        if reply.get("kind") == DEFECT:
+            raise Defect(str(reply.get("message")))
         raise_error(reply)
         return reply, answer
 

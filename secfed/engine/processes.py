@@ -44,7 +44,6 @@ class Processes(Pool):
     ) -> None:
         super().__init__(job, workers, deadline_s)
         self._study, self._algorithm = study, algorithm
-        self._links: list[ProcessLink] = []
         if sys.platform == "linux" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             try:
                 for worker in self.all:

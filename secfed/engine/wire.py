@@ -35,10 +35,6 @@ class Connection(Protocol):
         """Wait for one message; EOFError once nobody is there any more."""
 
 
-class Defect(Exception):
-    """A defect of a program in a simulation: not a refusal of one hospital, it ends the study."""
-
-
 @dataclass(frozen=True)
 class Job:
     """What a training process needs to know once."""
@@ -105,8 +101,6 @@ def raise_error(head: Mapping[str, Any]) -> None:
     """Raise the error in a message, if it is one."""
     if head.get("do") != "failed":
         return
-    if head.get("kind") == DEFECT:
-        raise Defect(str(head.get("message")))
     kind: Any = getattr(errors, str(head.get("kind")), None)
     if not (isinstance(kind, type) and issubclass(kind, SecfedError)):
         kind = SecfedError

@@ -14,7 +14,6 @@ import torch
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.engine import pool, processes
 from secfed.engine.options import EngineOptions
-from secfed.engine.wire import Defect
 from secfed.errors import ConfigError, RoundAborted
 from secfed.runs.run_report import RunReport
 from secfed.simulation.simulate import simulate
@@ -204,7 +203,7 @@ def test_a_defect_is_one_error_with_file_and_line(monkeypatch: pytest.MonkeyPatc
         REAL_SERVE(connection, built)
 
     monkeypatch.setattr(processes, "serve", wrong)
-    with pytest.raises(Defect, match=r"RuntimeError: .*test_engines.py, line \d+\)"):
+    with pytest.raises(pool.Defect, match=r"RuntimeError: .*test_engines.py, line \d+\)"):
         simulate(_study().replace("study.rounds", 1), engine=FORKS)
 
 
