@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from secfed.engine.pool import Link, Pool, RemoteProgram, WorkerDied
-from secfed.engine.wire import Job
+from secfed.engine.wire import Job, raise_error
+from secfed.errors import SecfedError
 from secfed.wire.layout import Exchange, Field, Layout
 
 EXCHANGE = Exchange("fit", "all", Layout((Field("count", (), 10.0, 32),), sites=3))
@@ -96,3 +97,9 @@ def test_a_closed_pool_starts_nobody() -> None:
     with pytest.raises(WorkerDied):
         _add(program)
     assert len(pool.made) == 1
+
+
+def test_an_agent_hears_of_any_error_of_a_training_process_as_an_expected_one() -> None:
+    for kind in ("Defect", "KeyboardInterrupt", "SystemExit"):
+        with pytest.raises(SecfedError, match="what it says"):
+            raise_error({"do": "failed", "kind": kind, "message": "what it says"})
