@@ -1,7 +1,4 @@
-"""Reports to token ids, without learning a vocabulary from any record.
-
-A vocabulary made from reports would let out words that only one patient's report has, and every hospital
-would have to agree on it. So the three tokenizers here are public before the study begins.
+"""Reports to token ids, without learning a vocabulary from any record: it would let out one patient's words.
 
 Every report becomes one row of the same length: a first token that every report has (:data:`CLS`), then
 its words, cut at the end if there are too many, then padding (:data:`PAD`).
@@ -88,10 +85,9 @@ class WordTokenizer(_WordByWord):
 
 
 class HashTokenizer(_WordByWord):
-    """Every word goes into a bucket by a public hash; it needs no list and sees no record.
+    """Every word goes into a bucket by a public hash, the same everywhere; it sees no record.
 
-    Different words can share a bucket: with 4096 buckets and 2000 different words, about four in ten words
-    share theirs with another. The ids are the same on every machine and in every Python version.
+    Different words can share a bucket: of 2000 words in 4096 buckets, about four in ten do.
 
     Source: Weinberger, Dasgupta, Langford, Smola, Attenberg, "Feature hashing for large scale multitask
         learning", ICML 2009; BLAKE2 in keyed mode, RFC 7693.

@@ -1,24 +1,18 @@
 """FedCola, written against sums: image-text retrieval from sites with images, with texts and with pairs.
 
-The server keeps a model per group: a classifier of images, one of texts, and an encoder of pairs with a
-tower for each. All towers have transformer blocks of one shape and one start. A site trains its group's
-model and adds
-
-    w * (trained - received)   for every parameter
-
-Attention layers of one modality are summed over *all* sites that hold it, everything else within the group:
-three groups learn from each other, and no sum is smaller than a group. Sites with one modality also learn
-from the other's layers (co-layers): every linear layer of a block becomes W + g * A with A the same layer of
-the other modality's model and a gate g that starts at 0; before anything leaves, W becomes W + g * A, so an
-update looks as without them. What totals are divided by: :mod:`secfed.algorithms.fedcola.server`.
+The server keeps a model per group: a classifier of images, one of texts, and an encoder of pairs with a tower
+for each; all towers have blocks of one shape and one start. A site adds w * (trained - received) for every
+parameter of its group's model. Attention layers of one modality are summed over *all* sites that hold it,
+everything else within the group, so no sum is smaller than a group. Co-layers let sites with one modality
+learn from the other: a linear layer becomes W + g * A with A the same layer of the other modality's model and
+a gate g from 0, and is merged before anything leaves. Divisors: :mod:`secfed.algorithms.fedcola.server`.
 
 Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning", ECCV 2024, arXiv 2404.12467.
 What is different from it: updates are summed at once (not models mixed one after the other), no count or
 loss of one site leaves, and all towers start from one draw.
 
-Security: which site holds what is public, and so is who trains in which round. A sum over the table of
-words shows which words no site of the sum uses (``train_tokens = false`` keeps it out), and one over the
-head which classes.
+Security: who holds what and who trains when is public. A sum over the table of words shows which words no
+site of the sum uses (``train_tokens = false`` keeps it out), and one over the head which classes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The ``[algorithm]`` table of ``fedcola``. Defaults are those of the method, except who takes part.
 
-Under ``[privacy]`` updates are all that leaves, besides scores where the study says so, and sites count the
-same. An image with several captions is one record: private training takes its first caption only, for its
-captions would lie in several groups.
-
-Source: :mod:`secfed.dp.accounting.unit` (units), :mod:`secfed.dp.training.local_privacy` (composition).
+Under ``[privacy]`` only updates leave (scores where the study says so), and sites count the same. Private
+training takes the first caption of an image only: one record must not lie in several groups.
 """
 
 from __future__ import annotations

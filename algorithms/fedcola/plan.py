@@ -1,14 +1,11 @@
 """Which sums a FedCola study consists of, and who takes part in each: computed from public facts alone.
 
     rounds 1 .. R    own-image, own-text, own-pairs      what each group sums by itself
-                     attention-image                     attention layers, over image and pairs sites
-                     attention-text                      the same, over text and pairs sites
+                     attention-image, attention-text     attention layers, with the pairs sites
     round R+1        score-image, score-text, score-pairs
 
-Without sharing, attention layers are in the groups' own sums. With ``evaluate = "every"`` the scores also
-close every round before the last. Who trains in a round follows from the study's seed, so no aggregator can
-choose whom an honest site is summed with. Under ``[privacy]`` no loss leaves, and scores only where the
-study lets them leave without noise.
+Without sharing, attention layers are in the groups' own sums; ``evaluate = "every"`` scores every round. Who
+trains when follows from the study's seed, so no aggregator can choose whom an honest site is summed with.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The server's half of FedCola: a model per group, moved by sums, and what each group's total is divided by.
-
-With S_X the sum of w * (trained - received) over the sites X of one exchange, and n_X the sum of their w,
-every model moves by S_X / D.
+"""The server's half of FedCola: with S_X the sum of w * (trained - received) over X, a model moves by S_X / D.
 
 ===============  =====================  ===============================  ===============================
-                 ``fedavg``             ``collaborative``                ``compensated``
+D, n_X: sum w    ``fedavg``             ``collaborative``                ``compensated``
 ===============  =====================  ===============================  ===============================
 attention, I     n_I                    n_(I+P)                          n_(I+P)
 attention, T     n_T                    n_(T+P)                          n_(T+P)
@@ -12,9 +9,8 @@ attention, P     n_P                    image n_(I+P), text n_(T+P)      n_I + n
 all else         n of the own group     n of the own group               as attention of the same model
 ===============  =====================  ===============================  ===============================
 
-Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning", ECCV 2024, arXiv 2404.12467:
-collaborative aggregation and its compensation. The first entry of the last row of the compensation matrix
-is misprinted there (its row would sum to 2 n_T / (n_T + n_P)); what is used here sums to one.
+Source: Sun et al., ECCV 2024, arXiv 2404.12467: collaborative aggregation and its compensation. The first
+entry of the last row of the compensation matrix is misprinted there; what is used here sums to one.
 """
 
 from __future__ import annotations

@@ -1,22 +1,19 @@
 """FMCSC, written against sums: one clustering over sites with all views of their records and sites with one.
 
-The server keeps a model per group (``full``, and one per view). A site with all views trains the full
-model, and teaches what it learnt to a copy of each view's model; a site with one view trains a model of its
-own that is drawn towards its view's. For every group a site adds
+The server keeps a model per group (``full``, and one per view). A site with all views trains the full model
+and teaches a copy of each view's; a site with one view trains a model drawn towards its view's. For every
+group a site adds w * (local - received) for every parameter, w, and w * (mean training loss), where w comes
+from mutual information that only the site knows. The groups start from one model, pre-trained by secure
+averaging; clusters of the common semantics h are found by k-means as secure sums, and scored by one summed
+table.
 
-    w * (local - received)   for every parameter,      w      and      w * (mean training loss)
-
-where w comes from mutual information that only the site knows. The groups start from one model that is
-pre-trained by secure averaging. Clusters are found by k-means on the common semantics h, whose every step is
-a secure sum, and are scored by one summed contingency table.
-
-Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views",
-NeurIPS 2024. What is different from it: its pre-training hands one client's autoencoder to the others, and
-its k-means sends one client's centres to all; here both are sums over sites.
+Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views", NeurIPS
+2024. What is different from it: its pre-training hands one client's autoencoder to the others, and its
+k-means sends one client's centres to all; here both are sums over sites.
 
 Security: with public view types the cohorts say which hospital holds which view. With hidden ones every
-hospital contributes to every group, zeros where it has nothing; how many sites a group has is summed, how
-long a hospital takes to answer is not hidden, and neither is what the study file itself says about views.
+hospital contributes to every group, zeros where it has nothing; group sizes, answering times and what the
+study file itself says about views are not hidden.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""Federated k-means: Lloyd's algorithm as functions over sums.
+"""Federated k-means: Lloyd's algorithm as functions over sums; one iteration is one secure sum.
 
-One iteration is one secure sum. Given the centres, a site contributes, per cluster, the sum and the
-number of its records there, and its inertia; the new centres are quotients of the totals. This is
-Lloyd's algorithm on the records of all sites together, only that no record and no site's cluster mean
-leaves. Several restarts run side by side in one vector of ``R * (K * d + K + 1)`` numbers.
-
-A record whose features are not all finite counts as the origin at a site, in every function: it adds nothing
-to a sum of features, and one to the count of some cluster. So the counts over all clusters are those of the
-records, whatever model they were embedded by.
-
-Server-side functions (:func:`starts`, :func:`next_centres`, :func:`on_sphere`, :func:`best`) use only
-operations that give the same bits on every machine, because under encrypted protection every site replays
+Given the centres, a site contributes, per cluster, the sum and the number of its records, and its inertia;
+the new centres are quotients of the totals. Restarts run side by side in one vector of ``R * (K * d + K +
+1)`` numbers. A record with a feature that is not finite counts as the origin, so counts are those of the
+records. Server-side functions use only operations that give the same bits on every machine: sites replay
 them.
 
 Source: Lloyd, "Least squares quantization in PCM", IEEE Transactions on Information Theory 28, 1982.
@@ -56,13 +49,9 @@ def starts(
 ) -> torch.Tensor:
     """Centres to start from, [R, K, d] float64: draws from a Gaussian with the records' mean and covariance.
 
-    The same bits on every machine: random words come from a generator whose stream is fixed, a normal
-    number is a centred sum of 12 uniforms (mean 0, variance 1; no logarithm or cosine, whose last bit
-    depends on the library), and the covariance factor is a Cholesky factor in plain float64 arithmetic
-    (no LAPACK).
-
-    ``covariance`` may be singular, or slightly indefinite through fixed point; ``seed`` is the study's, with
-    whatever else distinguishes this k-means mixed in.
+    The same bits on every machine: a generator of fixed stream, normals as centred sums of 12 uniforms (no
+    logarithm or cosine), a Cholesky factor in plain float64 arithmetic (no LAPACK). ``covariance`` may be
+    singular, or slightly indefinite through fixed point; ``seed`` also holds what distinguishes this k-means.
     """
     if not bool(torch.isfinite(mean).all() and torch.isfinite(covariance).all()):
         raise RangeError("mean or covariance contains NaN or Inf", remedy="lower algorithm.learning_rate")
@@ -118,12 +107,9 @@ def next_centres(centres: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor
 def on_sphere(centres: torch.Tensor) -> torch.Tensor:
     """Centres of norm 1, which turns k-means of records of norm 1 into spherical k-means; zeros stay.
 
-    The squared distance of two unit vectors is 2 - 2 cos, so the nearest centre is the one with the largest
-    cosine, and the inertia is 2 n - 2 (sum of cosines): what a site adds stays the same, only the centres
-    that it is given differ.
+    As |x - c|^2 = 2 - 2 cos, the nearest centre has the largest cosine; what a site adds stays the same.
 
-    Source: Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Machine
-    Learning 42, 2001.
+    Source: Dhillon, Modha, "Concept decompositions for large sparse text data using clustering", 2001.
     """
     squared = torch.zeros(centres.shape[:-1], dtype=centres.dtype)
     for column in centres.unbind(-1):  # in one order, whatever the machine

@@ -1,13 +1,8 @@
-"""Laplace noise the way the FMCSC paper adds it. NOT a privacy guarantee.
+"""Laplace noise the way the FMCSC paper adds it, to reproduce its figure. NOT a privacy guarantee.
 
-The paper's privacy study perturbs every coordinate of the parameters that a client uploads with
-Laplace(0, s / epsilon) noise and plots accuracy against ``epsilon``. It states neither a clipping bound
-nor a sensitivity, and without a clip the sensitivity of a trained parameter vector is unbounded. Taking
-s = 1, as here, is an assumption that does not hold: one site's update was measured at an L1 norm of
-about 5,000 (6.8 million parameters), which makes ``epsilon = 50`` an epsilon of about 250,000 for one
-release; and a site makes several releases per round, over several rounds, that all add up.
-
-It exists to reproduce that figure, under that name. Guarantees come from :mod:`secfed.dp`.
+The paper adds Laplace(0, s / epsilon) to every uploaded parameter and states neither a clipping bound nor a
+sensitivity. s = 1, as here, does not hold: one site's update was measured at an L1 norm of about 5,000, which
+makes ``epsilon = 50`` about 250,000 for one release, of several per round. Guarantees: :mod:`secfed.dp`.
 
 Source: Chen et al., NeurIPS 2024 (arXiv 2410.09484), figures 4c and 9; what a guarantee would
 need: Dwork, Roth, "The Algorithmic Foundations of Differential Privacy", 2014, definition 3.3.

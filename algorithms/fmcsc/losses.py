@@ -1,8 +1,7 @@
 """The four training losses of FMCSC, each with its declaration whether it decomposes over records.
 
-A loss takes the network and a batch of tensors with the records along the first dimension. What
-decomposes gives one value per record; the multi-view loss, whose contrast compares records with each
-other, gives one number and declares so, and training with the record as privacy unit refuses it.
+What decomposes gives one value per record; the multi-view loss compares records with each other, gives one
+number, and training with the record as privacy unit refuses it.
 
 Source: Chen et al., NeurIPS 2024, equations (1), (5), (6), (7).
 """

@@ -1,13 +1,10 @@
-"""Mutual information of two feature matrices, estimated from one histogram.
+"""Mutual information, in bits, of two [n, d] feature matrices, estimated from one histogram of n * d pairs.
 
-Both [n, d] matrices are read element by element as n * d pairs, which are counted in a grid of
-``bins x bins`` cells; the estimate is that of the empirical distribution, in bits. It ignores which
-coordinate a pair comes from, is biased upwards by about (bins - 1)^2 / (2 ln 2 * n * d) bits and lies
-between 0 and log2(bins). Pairs with NaN or Inf are left out.
+It ignores which coordinate a pair comes from, is biased upwards by about (bins - 1)^2 / (2 ln 2 * n * d) bits
+and lies between 0 and log2(bins). Pairs with NaN or Inf are left out.
 
-Source: Chen et al., NeurIPS 2024 (arXiv 2410.09484), weights of equation 10; the paper leaves the
-estimator open, the histogram is that of its published implementation. Bias: Miller, "Note on the bias
-of information estimates", 1955.
+Source: Chen et al., NeurIPS 2024 (arXiv 2410.09484), weights of equation 10; the histogram is that of the
+published implementation. Bias: Miller, "Note on the bias of information estimates", 1955.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Which sums an FMCSC study consists of, and who takes part in each: computed from public facts alone.
 
-Groups are ``full`` (all views) and ``view-1`` .. ``view-V``. A site with all views trains for every group;
-a site with one view trains for its own. Every site is *scored* in one group only: its own.
+A site with all views trains for every group, one with one view for its own; each is *scored* in its own only.
 
     rounds 1 .. P        pretrain                                       sampled sites
     rounds P+1 .. R      train-full, train-view-1, .., train-view-V     one sum per group
     round R+1            score-moments, score-full-01 ..,               k-means as sums (start, iterations)
                          score-view-1-01 .., score-table                per group, and one table
 
-With ``evaluate = "every"`` the scoring also closes every main round before the last. Under ``[privacy]`` no
-loss leaves; with the site as the unit a layout holds updates and nothing else, since all of it gets noise.
+Under ``[privacy]`` no loss leaves; with the site as the unit a layout holds updates only: all of it gets
+noise.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """FMCSC under ``[privacy]``: which studies have a guarantee, and what a site's private training consists of.
 
-The contrast of a multi-view site compares records with each other (see
-:mod:`secfed.algorithms.framework.coupled_privacy`). The unit is therefore a fixed *group* of records, in
-every phase at every site, and the relation is "the content of one record is replaced"; or the whole site.
-
-What leaves besides updates is public (which sites are in a sum, and how each of them counts), or it does not
-leave: no losses, no mutual information. Scores leave without noise, if the study says so, or not at all.
-
-Source: specification of the privacy unit: :mod:`secfed.dp.accounting.unit`; composition:
-:mod:`secfed.dp.training.local_privacy`.
+The contrast of a multi-view site compares records (:mod:`secfed.algorithms.framework.coupled_privacy`), so
+the unit is a fixed *group* of records in every phase, with "the content of one record is replaced"; or the
+site. What leaves besides updates is public or does not leave: no losses, no mutual information.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Clusters and their scores, found by secure sums: the two halves of FMCSC's evaluation.
 
-1. Sites with all views sum their mean and covariance of h; restarts of k-means are drawn from them.
-2. They run Lloyd's algorithm, every restart in one sum; the one with the lowest inertia is kept.
-3. Every one-view group moves those centres to its own records, so that cluster numbers stay aligned although
-   the group models differ. Groups too small for a sum of their own keep the centres of step 2.
-4. Every site counts its records by cluster and class; accuracy, NMI and ARI follow from the sum.
-
-Source: Chen et al., NeurIPS 2024, section 5 (what is scored); k-means as sums: Lloyd 1982.
+1. Sites with all views sum mean and covariance of h, draw restarts of k-means from them, and run Lloyd's
+   algorithm, every restart in one sum; the lowest inertia is kept.
+2. Every one-view group moves those centres to its own records: cluster numbers stay aligned. Groups too small
+   for a sum of their own keep the centres.
+3. Every site counts its records by cluster and class; accuracy, NMI and ARI follow from the sum.
 """
 
 from __future__ import annotations

@@ -1,24 +1,12 @@
 """Federated averaging for vision-language pre-training, and its variants: the baselines of FedDRA and FedRGB.
 
-Every round, each site trains the whole received model, and the server moves it by the mean update of the
-survivors. The training objective is the same for all: the self-supervised branches of the variants' papers
-are left out.
+All train the whole received model with one objective (the variants' self-supervised branches are left out).
 
-``vlp-fedprox`` pulls every step back to the received model (see
-:mod:`secfed.algorithms.federated_averaging.fedprox`); under AdamW the pull enters as part of the gradient.
-
-``vlp-fedema``: a site begins a round not at the received model W_g but at
-
-    m W_k + (1 - m) W_g,   m = min(k ||W_g - W_k||, 1)
-
-where W_k is what its own training gave the last time. The scale k is fixed once, when the site first has
-both models, so that m is ``autoscale`` then.
-
-``vlp-fedldawa``: after some warm-up rounds of plain averaging, a site sends c W_k - W_g for every parameter
-tensor, with c = cos(W_k, W_g), which the server never learns.
-
-``vlp-fedmoon``: an image's embedding should resemble the received model's rather than that of this site's own
-model of the round before. A site without one (also for ``vlp-fedema``) does federated averaging.
+* ``vlp-fedprox`` pulls every step back to the received model, as part of AdamW's gradient.
+* ``vlp-fedema`` begins a round at m W_k + (1 - m) W_g, m = min(k ||W_g - W_k||, 1), W_k being what its own
+  training gave last; k is fixed when the site first has both models, so that m is ``autoscale`` then.
+* ``vlp-fedldawa``, after warm-up rounds, sends c W_k - W_g per tensor, c = cos(W_k, W_g).
+* ``vlp-fedmoon`` draws an image's embedding to the received model's, away from this site's last one.
 
 Source: McMahan et al., AISTATS 2017, Algorithm 1; Li et al., MLSys 2020, Algorithm 2; FedEMA: Zhuang, Wen,
 Zhang, ICLR 2022, equations (3) to (5); L-DAWA: Rehman et al., ICCV 2023, a layer being a parameter tensor

@@ -1,10 +1,8 @@
 """Federated vision-language pre-training, written against sums: what its algorithms have in common.
 
-A round is a short list of *stages*, each one secure sum. In a training stage some parameters of the dual
-encoder move at every site, each site adds how far, and the server moves the model by the plain mean over the
-survivors, as the papers have it. A stage may also sum what the sites' robust weights are made from
-(:mod:`secfed.algorithms.dro.rule`). What evaluating the received model gave rides with the first stage of a
-round; round ``rounds + 1`` only evaluates.
+A round is a list of *stages*, each one secure sum. In a training stage each site adds how far some parameters
+moved, and the server moves the model by the plain mean over the survivors. A stage may also sum what robust
+weights are made from (:mod:`secfed.algorithms.dro.rule`). Evaluation rides with the first stage of a round.
 """
 
 from __future__ import annotations

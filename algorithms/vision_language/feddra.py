@@ -1,19 +1,13 @@
 """FedDRA, written against sums: alignment modules first, then everything, with robust local steps.
 
-    weights   every site sums what its robust weight is made from             (with rho > 0)
-    align     the alignment modules train; the encoders stay as they are
-    joint     everything trains
-
-In both stages a site minimises its pre-training objective plus mu times the squared distance of its
+Stages: ``weights`` (with rho > 0) sums what robust weights are made from; in ``align`` the alignment modules
+train, in ``joint`` everything does. A site minimises its objective plus mu times the squared distance of its
 embeddings to those of the *anchor*, the server's model at the start of the stage. Its learning rate is
-multiplied by its step scale, N times its weight, so that the plain mean of the updates follows the gradient
-of the weighted objective. Weight and loss stay at the site; see :mod:`secfed.algorithms.dro.rule`.
+multiplied by N times its weight, so that the mean update follows the weighted objective. Weight and loss stay
+at the site. With ``rho = 0``, ``mu = 0`` and ``align_steps = 0`` this is federated averaging.
 
-With ``rho = 0``, ``mu = 0`` and ``align_steps = 0`` this is federated averaging.
-
-Source: FedDRA (federated medical vision-language pre-training under heterogeneity: two stages, global
-constraint, distributionally robust weights). What is different from it: the paper's server sees every loss
-and weight; and the weight multiplies the learning rate here, because on the loss AdamW does not notice it.
+Source: FedDRA. What is different from it: the paper's server sees every loss and weight; and the weight
+multiplies the learning rate here, because on the loss AdamW does not notice it.
 """
 
 from __future__ import annotations

@@ -7,17 +7,12 @@ The teacher is an alignment module, of the same kind as the one that every site 
     weights   every site sums what its robust weight is made from           (with rho > 0)
     teacher   the teacher trains against a locally distorted encoder        updates of the teacher
 
-The server's model is the averaged encoders with the teacher; it is what is evaluated and used. The local
-aligner never leaves its site: it says in which direction this site would bend the encoders (see
-:mod:`secfed.algorithms.vision_language.fedrgb_site`). The next round starts from the teacher.
+The model is the averaged encoders with the teacher. The local aligner never leaves its site (see
+:mod:`secfed.algorithms.vision_language.fedrgb_site`). Parameters of the aligner that the teacher's losses do
+not reach (prototypes, heads for patches and words) are trained locally from where the warm-up left them.
 
-Parameters of the aligner that the teacher's own losses do not reach (prototypes and heads for patches and
-words, with objectives that have them) are trained locally from where the warm-up left them; there is nothing
-to send.
-
-Source: FedRGB (earlier form of FedDRA; robust guidance by a teacher alignment module). What is different
-from it: the paper's server sees every site's encoder, aligner and teacher, its loss and its weight, and sends
-all weights to all sites.
+Source: FedRGB (earlier form of FedDRA). What is different from it: the paper's server sees every site's
+encoder, aligner and teacher, its loss and its weight, and sends all weights to all sites.
 """
 
 from __future__ import annotations

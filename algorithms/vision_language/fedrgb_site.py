@@ -3,10 +3,8 @@
     guided    L_task(g(F)) + guidance * |g(F) - g*(F)|^2                trained: g, and f, which gives F
     teacher   beta * |g*(F) - g*(F~)|^2 + L_CL(g*(F)) + L_task(g(F))    trained: g*, and f
 
-In the second line F~ comes from the encoders as the stage received them, and g is this site's aligner as the
-first stage left it; both are frozen. The last term pulls the encoders f to where this site alone would take
-them; the teacher g* learns to give the same embeddings all the same. The encoders so distorted are thrown
-away.
+In the second line F~ is of the encoders as received, and g this site's aligner of the first stage; both are
+frozen. The encoders f, pulled to where this site alone would take them, are thrown away.
 """
 
 from __future__ import annotations

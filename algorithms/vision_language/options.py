@@ -1,10 +1,7 @@
 """What the ``[algorithm]`` tables of vision-language pre-training share. Defaults are the papers'.
 
-Under ``[privacy]`` updates are all that leaves, besides evaluation where the study says so: training losses
-never do. A robust weight is made from a loss that got noise first, and paid for; everything after that is
-post-processing.
-
-Source: :mod:`secfed.dp.accounting.unit` (units), :mod:`secfed.dp.training.local_privacy` (composition).
+Under ``[privacy]`` only updates leave (evaluation where the study says so). A robust weight is made from a
+loss that got noise first, and paid for; everything after that is post-processing.
 """
 
 from __future__ import annotations

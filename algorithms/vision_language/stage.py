@@ -1,21 +1,14 @@
 """One stage of local vision-language training: some parameters move, the others stay as they are, bit by bit.
 
-A stage begins with a fresh optimiser, so that a site keeps no moments between stages. Whatever is not
-trained has no gradient, and a part of the network without any trained parameter is in evaluation mode.
-A step scale multiplies the *learning rate*: Adam divides every gradient by its own size, so a factor on
-the loss would do nothing.
+A stage begins with a fresh optimiser, so that no moments stay. What is not trained has no gradient, and a
+part without a trained parameter is in evaluation mode. A step scale multiplies the *learning rate*: Adam
+would not notice a factor on the loss. A fresh Adam begins with steps of full size, which undo what sites had
+in common; a warm-up (:func:`rising_rate`) lets the first be small. Pairs can be changed at random: images are
+turned, moved, stretched and jittered, never mirrored, because reports name sides; words are left out of
+reports.
 
-A fresh Adam begins with steps of full size, which at large learning rates undo what sites had in common; a
-warm-up (:func:`rising_rate`) lets the first steps be small.
-
-Pairs can be changed at random, so that a few hundred of them are not learnt by heart: images are turned,
-moved, stretched and jittered, but never mirrored, because reports name sides; from a report words are left
-out. Evaluation, and the losses that robust weights are made from, see pairs as they are.
-
-Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (AdamW); Goyal et al.,
-"Accurate, Large Minibatch SGD", 2017 (linear warm-up of the learning rate); Zhang, Jiang, Miura, Manning,
-Langlotz, "Contrastive Learning of Medical Visual Representations from Paired Images and Text", MLHC 2022
-(affine changes and jitter of images, a random part of the text).
+Source: Loshchilov, Hutter, ICLR 2019 (AdamW); Goyal et al., "Accurate, Large Minibatch SGD", 2017 (warm-up);
+Zhang, Jiang, Miura, Manning, Langlotz, MLHC 2022 (changes of images, a random part of the text).
 """
 
 from __future__ import annotations

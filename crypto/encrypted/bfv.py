@@ -1,17 +1,10 @@
-"""BFV parameters for exact sums: which ring, which moduli, how many lanes to a plaintext coefficient.
+"""BFV parameters for exact sums: ring, moduli, lanes to a coefficient. docs/protocol.md, 12.2.
 
-Only additions are ever computed, so three things simplify. The plaintext modulus is a power of two,
-t = 2^slot_bits, and lanes lie straight in the *coefficients* of the plaintext polynomial (a slot is one
-coefficient): addition modulo t is then ordinary integer addition of the low bits. One prime q <= 2^60 is
-enough for the ciphertexts. And adding ciphertexts is adding words modulo q, which needs no library.
-
-A *ring* is what keys depend on and is chosen once for a study; *parameters* are a ring with the slots of
-one exchange. The search tries every row of the table below with every prime size, with and without a
-special prime, and keeps the fewest bytes on the wire.
-
-The special prime p is a second modulus that exists during public-key encryption only: the encryption of
-zero is made modulo q * p and divided by p, which divides its noise by p as well and leaves a rounding
-error a sixteenth as large (n = 4096). It buys four bits per coefficient for a third more work.
+Only additions are computed: the plaintext modulus is 2^slot_bits and lanes lie in the *coefficients* (a slot
+is one), one prime q <= 2^60 is enough, and adding ciphertexts is adding words modulo q. A *ring* is what keys
+depend on, chosen once for a study; *parameters* are a ring with the slots of one exchange. The search keeps
+the fewest bytes on the wire. The special prime p exists during public-key encryption only, and divides its
+noise.
 
 Source: Fan, Vercauteren 2012 (ePrint 2012/144) for BFV; Albrecht et al., Homomorphic Encryption Security
 Standard 2018, table 1 (ternary secret, classical attacks) for the sizes; modulus switching as in

@@ -1,12 +1,8 @@
 """The encryption library's serialised objects, made and taken apart here, and files in memory for them.
 
-The Python binding loads and saves through a file path only. The path is that of an anonymous file in
-memory (``memfd_create``), reached through ``/proc/self/fd``: nothing is written to a disk, and the file is
-gone with its descriptor. Like all memory, it can be swapped out by the operating system.
-
-An object is a header, constant members that follow from the ring, and words. Going in, only the words are
-foreign, and they were checked; every other byte is made here, without compression. Coming out, every other
-byte must be the one expected.
+The binding loads and saves through a path only: that of an anonymous file in memory, in ``/proc/self/fd``.
+Going in, only an object's words are foreign, and they were checked; every other byte is made here, without
+compression. Coming out, every other byte must be the one expected.
 
 Source: Microsoft SEAL 4: serialization.h (header), ciphertext.cpp, plaintext.cpp, dynarray.h (members).
 """

@@ -1,15 +1,9 @@
-"""Lanes to slots and back, and ciphertext words to bytes and back: numpy only.
+"""Lanes to slots and back, and ciphertext words to bytes and back: numpy only. docs/protocol.md, 12.2 f.
 
-Several narrow lanes share a slot in *balanced digits*: lane j of a slot counts as a signed number times
-2^(bits * j), all modulo 2^slot_bits. Sums of slots are then sums of lanes, digit by digit, as long as
-every summed lane lies in the signed range of its width; that is what the headroom in a lane guarantees,
-and what makes the result equal to the ring sum of the other protections. No offset has to be subtracted,
-so the decoder need not know how many sites took part. A lane wider than a slot is cut into limbs with
-room for the carries of every site's addition.
-
-A word of a ciphertext is below q < 2^bits and takes ``bits`` bits on the wire: 64 words of ``bits`` bits
-are ``bits`` words of 64 bits. Words are taken in 64 equal blocks, one from each, so that every step works
-on long contiguous arrays.
+Narrow lanes share a slot in *balanced digits*, signed numbers times 2^(bits * j) modulo 2^slot_bits: sums of
+slots are sums of lanes within their headroom, and the decoder need not know how many sites took part. A wider
+lane is cut into limbs. A word of ``bits`` bits takes so many on the wire: 64 words are ``bits`` words of 64
+bits, taken from 64 equal blocks, so that every step works on long contiguous arrays.
 """
 
 from __future__ import annotations

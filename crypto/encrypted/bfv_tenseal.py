@@ -1,12 +1,9 @@
 """The only file that touches TenSEAL: keys, encryption, decryption, and the words in between.
 
-Everything is exchanged with the library as *words* (coefficients modulo q), never as its serialised
-objects. What arrives from outside is checked as words (see :mod:`secfed.crypto.encrypted.server`) and put
-into an object whose every other byte is made by :mod:`secfed.crypto.encrypted.bfv_format`, so the library's
-deserialiser only ever parses headers that this process wrote.
+Only *words* (coefficients modulo q) come from outside, and checked; every other byte of an object is made by
+:mod:`secfed.crypto.encrypted.bfv_format`: the library's deserialiser parses headers of this process only.
 
-Security: the library draws its randomness from the operating system for every ciphertext; nothing here
-seeds it. Plaintexts and keys stay in memory: see :class:`secfed.crypto.encrypted.bfv_format.MemoryFile`.
+Security: the library draws its randomness from the operating system; plaintexts and keys stay in memory.
 """
 
 from __future__ import annotations

@@ -26,14 +26,11 @@ from secfed.crypto.refusals import Refusal
 
 
 class SiteCipher:
-    """Encrypts this site's vectors and decrypts sums, in this process or in worker processes.
+    """Encrypts this site's vectors and decrypts sums, here or in worker processes, for a whole study.
 
-    One object serves a whole study: any number of exchanges under the ring of its keys. Use it as a context
-    manager, or call :meth:`close`. With workers, which start when they are first needed, one vector or sum is
-    worked on at a time. Every call raises :class:`RoundAborted` where a worker died.
-
-    Security: workers hold the secret key. It reaches them through a pipe, never through arguments, the
-    environment or a file.
+    Use it as a context manager, or call :meth:`close`. With workers, one vector or sum is worked on at a
+    time; every call raises :class:`RoundAborted` where a worker died. Security: workers get the secret key
+    through a pipe, never through arguments, the environment or a file.
     """
 
     def __init__(self, keys: KeyPair, *, processes: int = 0) -> None:

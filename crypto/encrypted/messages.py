@@ -1,12 +1,4 @@
-"""Messages of encrypted protection, beside the specification, upload and result of ``messages.py``.
-
-11  KeyHello      site -> server   "I have the study key", or a fresh key to seal it to; signed
-12  KeyRequest    server -> holder hellos of the sites that have no study key
-13  KeyPackages   holder -> server the public key, and the secret key sealed to each of those sites
-14  KeyDelivery   server -> site   one site's package
-15  Summed        server -> site   specification, result, and the ciphertext of the sum with its tag
-16  StateView     site -> server   digest of the site's state, signed
-"""
+"""Messages of encrypted protection (types 11 to 16 of docs/protocol.md), beside those of ``messages.py``."""
 
 from __future__ import annotations
 

@@ -1,19 +1,13 @@
-"""Encrypted sums: sites encrypt, the aggregator adds what it cannot read, sites decrypt the sum.
+"""Encrypted sums: sites encrypt, the aggregator adds, sites decrypt. docs/protocol.md, 12.4.
 
-An upload is a row of *frames*, each a group of ciphertexts behind a header of our own: magic, kind,
-parameters digest, index, number of ciphertexts. Given the parameters, every header and every length is
-known in advance, so a frame is compared with the one expected before anything else happens to it. What is
-left are words, each below q, and seeds, where any 64 bytes are one. The aggregator adds words with numpy.
-No byte from the network ever reaches the library's deserialiser as anything but a checked word.
+An upload is a row of *frames*, groups of ciphertexts behind a header of our own. Given the parameters,
+headers and lengths are known in advance, so a frame is compared with the one expected before anything else
+happens. The aggregator adds words with numpy, and holds no key; a site that drops out costs nothing.
 
-The aggregator works from the parameters alone: it holds no key, and the sum it computes is as unreadable
-to it as the uploads. There is nothing to answer after an upload, so a site that drops out costs nothing.
-
-Security: a well-formed ciphertext of another key or another vector cannot be told from an honest one;
-the caller verifies the site's signature over the whole upload before it is committed. Sites verify the sum
-by its tag (``tags.py``). Whoever holds the
-secret key *and* sees a single upload can read that upload: a site that colludes with the aggregator can
-read every site. SECURITY.md says so.
+Security: a ciphertext of another key or vector cannot be told from an honest one; the caller verifies the
+site's signature over the whole upload before it is committed. Sites verify the sum by its tag. Whoever holds
+the secret key *and* sees a single upload can read it: a site that colludes with the aggregator can read every
+site.
 """
 
 from __future__ import annotations

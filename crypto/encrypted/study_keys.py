@@ -1,13 +1,10 @@
-"""How the secret key of encrypted protection gets to the sites, and to nobody else.
+"""How the secret key of encrypted protection gets to the sites, and to nobody else. docs/protocol.md, 12.1.
 
-One site, the key holder that the study names, makes the study's keys. It seals the secret key to a fresh
-X-Wing key of every site that asks, after checking that this key is signed by an identity of the pinned
-roster; and it signs what it sealed. The aggregator relays, holds the public key only, and cannot join: its
-identity is not a site of the roster.
+The key holder makes the study's keys, and seals the secret key to a fresh X-Wing key of every site that asks,
+signed by an identity of the pinned roster. The aggregator relays, and holds the public key only.
 
-Security: every site of the roster ends up with the secret key, from which the secrets of the tags follow.
-A site that hands it to the aggregator lets it read every upload and forge sums; SECURITY.md says so. The key
-belongs to one study and dies with it.
+Security: every site ends up with the secret key, from which the tags' secrets follow; one that hands it to
+the aggregator lets it read every upload and forge sums. The key belongs to one study and dies with it.
 """
 
 from __future__ import annotations
@@ -27,13 +24,10 @@ from secfed.errors import InconsistentView, RosterError, WrongState
 
 @dataclass
 class StudyKeys:
-    """One site's hold on the keys of one study.
+    """One site's hold on the keys of one study, made by the site ``holder``.
 
-    Attributes:
-        holder: the site that makes the keys.
-        received: called with the keys before they are used; a hospital stores them.
-        new_seal_key: gives the key that the study key will be sealed to; a hospital that must be able to go
-            on after a crash keeps it until the study key is there.
+    ``received`` is called with the keys before they are used, so that a hospital stores them;
+    ``new_seal_key`` gives the key to seal to, which a hospital keeps until the study key is there.
     """
 
     identity: Identity

@@ -1,24 +1,16 @@
 """Tags that show a sum of ciphertexts to be the sum of named uploads: a linearly homomorphic MAC.
 
-The words of an upload, both polynomials of every ciphertext in order, are one vector w over the integers
-modulo the prime q of the ring. Site i draws a fresh nonce r and sends with its upload
+tag_j = <w, k_j> + pad_j(site, nonce) mod q for j = 1 ... 4, over an upload's words w. Vectors k_j and pads
+follow from the secret key and the specification, so only sites compute them; the aggregator adds tags as it
+adds words.
 
-    tag_j = <w, k_j> + pad_j(i, r)  mod q,  for j = 1 ... 4
+Source: docs/protocol.md, 12.4. Agrawal, Boneh, "Homomorphic MACs: MAC-based integrity for network coding",
+ACNS 2009, with every survivor's coefficient 1, several tags because one word is small, vectors of 32-bit
+numbers.
 
-Vectors k_j and pads follow from the study's secret key and the digest of the specification, so that only
-sites can compute them. The aggregator adds tags as it adds words, modulo q, without any key. Sites accept
-words y and the tags T as the sum over the survivors only if T_j = <y, k_j> + (the survivors' pads) for every
-j. All of it is linear in the words: whether they are coefficients or the transformed values that CKKS uses
-makes no difference.
-
-Source: Agrawal, Boneh, "Homomorphic MACs: MAC-based integrity for network coding", ACNS 2009, with
-the coefficient of every survivor fixed at 1, several tags because one word is small, and vectors of
-32-bit numbers. Specification, site and nonce take the place of the identifier of a vector.
-
-Security: pads are used once, so tags say nothing about k_j. Words other than the survivors' sum then pass
-one tag for at most ceil(2^32 / q) of the 2^32 values of one entry of k_j, and a survivor who sent nothing
-has an unknown pad. As q > 2^29, one attempt passes all four with probability 2^-116 at most (2^-128 from q
-above 2^32), for whoever has no study key. Whoever has it, every site, can make tags for anything.
+Security: pads are used once, so tags say nothing about k_j. Another sum passes one tag for at most ceil(2^32
+/ q) of the 2^32 values of an entry of k_j. As q > 2^29, one attempt passes all four with probability 2^-116
+at most, for whoever has no study key. Whoever has it, every site, can make tags for anything.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """Worker processes for encrypted protection. Frames travel through shared memory, only their names by pipe.
 
-The library holds Python's interpreter lock, so more than one core needs more than one process. A frame is
-up to a megabyte: through a pipe it would be copied and woken up for a dozen times, which costs a tenth of
-the time that encrypting it takes. Here a frame lies in one *place* of a small memory that parent and
-workers share; a worker reads it there and leaves its result in the same place. Places bound the memory,
-however long the vector is.
-
-Workers are started with ``spawn``: unlike a fork, they inherit no memory, no locks held by other threads
-and no descriptors but those given to them. They get their keys through the start-up pipe. As with every
-use of ``spawn``, a script that asks for workers keeps its own start behind ``if __name__ == "__main__":``.
-
-Every worker has a pipe of its own, and no lock is shared: a worker that is killed is seen as the end of
-its pipe, and workers of a parent that is killed see the end of theirs and stop.
+The library holds Python's interpreter lock, so more than one core needs more than one process. A frame lies
+in one *place* of a small memory that parent and workers share, and its result replaces it; places bound the
+memory. Workers are started with ``spawn``: they inherit no memory, no locks and no descriptors but those
+given to them, and a script that asks for them keeps its own start behind ``if __name__ == "__main__":``. Each
+has a pipe of its own and no lock is shared: whoever is killed, the other side sees the end of the pipe.
 
 Security: plaintext lanes lie in the shared memory. It has no name (``memfd_create``), so no other process
 can open it, and it is gone with the last process that holds it. Nothing is written to a disk.
@@ -135,12 +128,8 @@ class WorkerPool:
     def map(self, work: Work, job: Job, inputs: Iterable[Buffer]) -> Iterator[memoryview]:
         """Results of ``work`` on every input, in order; each is valid until the next one is asked for.
 
-        Inputs are taken a few ahead of the result that is asked for. Starting another map ends this one.
-
-        Raises:
-            SecfedError: what a worker refused; see :class:`secfed.crypto.encrypted.frames.FrameCipher`.
-            RoundAborted: a worker process died; the next call starts new ones.
-            WrongState: another map was started.
+        Inputs are taken a few ahead. Starting another map ends this one (``WrongState``). Raises what a
+        worker refused, and ``RoundAborted`` where one died; the next call starts new ones.
         """
         memory, turn = self._start()
         waiting: deque[int] = deque()  # places, in the order of the inputs

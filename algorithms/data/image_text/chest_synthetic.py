@@ -1,14 +1,9 @@
 """``chest-synthetic``: SYNTHETIC pairs of chest images and reports, made on the spot; no patient is in them.
 
-Each record starts from what it shows: which of five findings, where, how severe, heart size, device. An
-image is drawn from that and a report written from that, so the two belong together and nothing has to be
-downloaded. Sites differ in two ways that hospitals differ in: which combinations of findings their patients
-have (a Dirichlet division of the 32 combinations), and how their machine shows and their readers phrase
-things (a style per site).
-
-A site makes its own records only, from the study's seed and its own name. Preparation is public: subtract
-a template (the mean of 200 synthetic images from a fixed seed, in no site's style), then divide by the
-image's own spread. Without it a small encoder hardly learns.
+Image and report are both drawn from what a record shows: findings, side, severity, heart size, device. Sites
+differ in which findings their patients have (Dirichlet), and in how images and reports look (a style each).
+A site makes its own records only, from the study's seed and its own name. Preparation is public: subtract the
+mean of 200 images from a fixed seed, divide by the image's spread. Without it a small encoder hardly learns.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """``medpix``: real CT and MR images with the captions that physicians wrote, at simulated hospitals.
 
-2050 images of 671 teaching cases. What differs between hospitals is the kind of images: CT or MR, and the
-part of the body. The official division into training, development and test pairs is kept; no case is in two
-of them. The images of one case often share a caption, so by default one image of each caption is held out,
-and a batch holds few pairs that a search could not tell apart.
+2050 images of 671 teaching cases; hospitals differ in modality and part of the body. The official division is
+kept. One image of each caption is held out by default, because images of a case often share theirs.
 
-Source: Siragusa, Contino, La Ciura, Alicata, Pirrone, "MedPix 2.0: a comprehensive multimodal biomedical
-    dataset for advanced AI applications", 2024 (arXiv 2407.02994); cases from MedPix, National Library of
-    Medicine.
+Source: Siragusa et al., "MedPix 2.0", 2024 (arXiv 2407.02994); cases from MedPix, National Library of
+Medicine.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """``mimic-cxr``: chest X-rays and radiology reports in the layout that PhysioNet distributes.
 
-Access needs training and a data use agreement, so nothing of it is part of secfed or of its tests, which run
-on a made-up miniature of the layout. The folder ``data.path`` holds, as in MIMIC-CXR-JPG 2.0.0:
+Access needs an agreement, so tests use a made-up miniature. ``data.path`` holds, as in MIMIC-CXR-JPG 2.0.0:
 
-    mimic-cxr-2.0.0-metadata.csv.gz   dicom_id, subject_id, study_id, ViewPosition, ...
-    mimic-cxr-2.0.0-split.csv.gz      dicom_id, study_id, subject_id, split (train, validate, test)
-    mimic-cxr-2.0.0-chexpert.csv.gz   subject_id, study_id, one column per label (1, 0, -1 uncertain, empty)
-    files/p10/p10000032/s50414267/DICOM_ID.jpg
-
-(the tables may be unpacked), and beside them the reports of MIMIC-CXR 2.0.0, ``mimic-cxr-reports.zip`` or a
-folder, with ``files/p10/p10000032/s50414267.txt``.
+    mimic-cxr-2.0.0-{metadata,split,chexpert}.csv.gz   tables, packed or not; labels are 1, 0, -1 or empty
+    files/p10/p10000032/s50414267/DICOM_ID.jpg         images
+    mimic-cxr-reports.zip, or its folder               files/p10/p10000032/s50414267.txt
 
 Source: Johnson et al., MIMIC-CXR, Scientific Data 6, 2019, and MIMIC-CXR-JPG, arXiv 1901.07042. Labels:
     Irvin et al., CheXpert, AAAI 2019. Division: FedDRA's, which takes its findings from another annotation.

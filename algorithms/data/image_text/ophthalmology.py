@@ -1,9 +1,7 @@
-"""``ophthalmology``: retinal photographs at two (or more) clinics, with captions made from grades.
+"""``ophthalmology``: retinal photographs at two (or more) clinics, with captions made from two grades.
 
-Collections of retinal images have grades instead of reports. So a caption is put together from two of them:
-"retinal image with {status of retinopathy} and {risk of edema}", as FedDRA does with MESSIDOR as one client
-and BRSET as the other. Every clinic keeps its own table and images. The captions are *made*, not written by a
-physician, and there are only as many different ones as combinations of grades.
+FedDRA has MESSIDOR as one client and BRSET as the other. The captions are *made*, not written by a physician,
+and there are only as many different ones as combinations of grades.
 
 Source: Decenciere et al., MESSIDOR, Image Analysis and Stereology 33, 2014; Nakayama et al., BRSET, PLOS
     Digital Health 3, 2024.

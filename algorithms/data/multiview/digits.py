@@ -1,18 +1,13 @@
 """``digits-views``: real handwriting in several views; scikit-learn carries it, nothing is downloaded.
 
-A record is several *different* images of the same digit, one per view, as MNIST-USPS pairs a digit of each
-collection. No image occurs twice.
+A record is several *different* images of the same digit, one per view; no image occurs twice. ``pixels``: the
+8 x 8 image (64 features); ``fourier``: magnitudes of low frequencies, which hardly notice where the digit
+stands (66); ``edges``: how brightness changes, in eight directions, in 4 x 4 cells (128). Every feature lies
+in [0, 1] by constants that follow from its formula, not from records.
 
-* ``pixels``: the 8 x 8 image; 64 features.
-* ``fourier``: magnitudes of the low frequencies of its two-dimensional Fourier transform, which hardly
-  notice where in the frame the digit stands; 66 features.
-* ``edges``: how strongly brightness changes, in eight directions, in each of 4 x 4 cells; 128 features.
-
-Every feature lies in [0, 1] by constants that follow from its formula, not from records.
-
-Source: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits (test part), UCI, 1998. Describing
-digits by several feature families: van Breukelen, Duin, Tax, den Hartog, "Handwritten digit recognition
-by combined classifiers", Kybernetika 34, 1998. Gradient cells: Dalal, Triggs, CVPR 2005, section 6.
+Source: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits (test part), UCI, 1998. Feature families:
+van Breukelen, Duin, Tax, den Hartog, Kybernetika 34, 1998. Gradient cells: Dalal, Triggs, CVPR 2005, section
+6.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""``heart-disease``: four real hospitals, each its own site.
+"""``heart-disease``: four real hospitals, each its own site; 920 patients of UCI heart-disease.
 
-920 patients of the UCI heart-disease collection (Cleveland, Hungarian Institute of Cardiology, Zurich
-and Basel, V.A. Medical Center Long Beach). The label is "narrowing found" (``num`` > 0). Of the 13
-features the first ten are used; the last three are missing almost everywhere outside Cleveland. A
-cholesterol of 0 stands for "not measured" (all of Switzerland).
+The label is "narrowing found" (``num`` > 0). The first ten of 13 features are used; the others are missing
+almost everywhere outside Cleveland. A cholesterol of 0 stands for "not measured" (all of Switzerland).
 
 Source: Janosi, Steinbrunn, Pfisterer, Detrano, Heart Disease, UCI, 1988; federated by centre as in Ogier
 du Terrail et al. 2022 (arXiv 2210.04620), section 4.

@@ -1,16 +1,10 @@
-"""``transfer-files``: hospitals' own images, texts and pairs, one ``SITE.npz`` each.
+"""``transfer-files``: hospitals' own images, texts and pairs, one ``SITE.npz`` of plain NumPy arrays each.
 
-A hospital needs its own file only. It holds plain NumPy arrays, and which ones follows from the site's kind:
-
-* image sites: ``images`` and ``labels``;
-* text sites: ``texts`` and ``labels``;
-* pairs sites: ``images`` and ``texts``, and ``sources`` where an image has more than one caption;
-* any site: ``patients``, one per row (per image, text or caption).
-
-Caption i describes image ``sources[i]``, without ``sources`` image i. Arrays of Python objects are refused,
-because they can run code. Whether a row is held out follows from its patient and the study's seed; where
-patients are not named, from its image or text: no patient or image is in both parts, and adding a row moves
-no other one. Errors name the site, the file and the array; never what stands there.
+Image sites have ``images`` and ``labels``, text sites ``texts`` and ``labels``, pairs sites ``images`` and
+``texts`` (caption i describes image ``sources[i]``, without ``sources`` image i); any site may have
+``patients``, one per row. Arrays of Python objects are refused, because they can run code. Whether a row is
+held out follows from its patient, or else its image or text, and the study's seed: nobody is in both parts,
+and adding a row moves no other one. Errors name the site, the file and the array; never what stands there.
 """
 
 from __future__ import annotations

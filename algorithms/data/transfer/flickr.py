@@ -1,15 +1,11 @@
 """``flickr-transfer``: real images, real texts and real image-caption pairs at simulated sites.
 
 Image sites hold 30 classes of CIFAR-100, text sites AG News (4 classes) or abstracts of medical articles (5),
-pairs sites Flickr8k. Images and texts are divided class by class by Dirichlet proportions, pairs evenly by
-image. CIFAR-100 and Flickr8k keep their official division; a text is held out by what it says and
-the study's seed, so equal texts, of which the abstracts have some, share a side everywhere. A site reads the
-file of its kind only.
+pairs sites Flickr8k; images and texts divided by Dirichlet proportions, pairs evenly. Official divisions are
+kept; a text is held out by what it says and the study's seed, so equal texts share a side everywhere.
 
-Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009; Zhang, Zhao, LeCun,
-    "Character-level convolutional networks for text classification", NeurIPS 2015; Schopf, Braun, Matthes,
-    "Evaluating unsupervised text classification", NLPIR 2022; Hodosh, Young, Hockenmaier, "Framing image
-    description as a ranking task", JAIR 47, 2013.
+Source: Krizhevsky, CIFAR-100, 2009; Zhang, Zhao, LeCun, NeurIPS 2015 (AG News); Schopf, Braun, Matthes, NLPIR
+    2022 (medical abstracts); Hodosh, Young, Hockenmaier, JAIR 47, 2013 (Flickr8k).
 """
 
 from __future__ import annotations
@@ -194,14 +190,13 @@ class FlickrTransfer(ImagesAndTexts):
 def divide(
     train: Ids, test: Ids, sites: int, alpha: float, min_records: int, rng: np.random.Generator
 ) -> tuple[Partition, Partition]:
-    """Divide training and held-out records among sites, class by class, by the same proportions.
+    """Divide training and held-out records among sites, class by class, by Dirichlet(alpha) proportions.
 
-    The proportions of a class are drawn from Dirichlet(alpha). A site that already holds an even share of the
-    training records gets nothing of the next class. Draws are repeated until every site has ``min_records``
-    training records.
+    A site that holds an even share already gets nothing of the next class. Draws are repeated until every
+    site has ``min_records`` training records.
 
-    Source: Li, Diao, Chen, He, "Federated learning on non-IID data silos", ICDE 2022 (the cap as in its
-        published code); Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3.
+    Source: Li, Diao, Chen, He, ICDE 2022 (the cap as in its published code); Hsu, Qi, Brown 2019 (arXiv
+        1909.06335), section 3.
     """
     check_enough(len(train), sites, min_records)
     classes = np.unique(np.concatenate([train, test]))

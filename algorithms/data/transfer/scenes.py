@@ -1,13 +1,9 @@
 """``scenes``: SYNTHETIC scenes of coloured shapes and their captions, made on the spot.
 
-A scene is 24 x 24 pixels in four cells; three of them hold an object: one of four shapes in one of five
-colours, moved by up to two pixels, all under Gaussian noise. A caption names the three objects in random
-order, each with its place before or after it, and sometimes has a word that means nothing. Image and text
-sites must tell the colour and shape of the first object in reading order (20 classes): from an image that
-is easy, from a caption it takes comparing places.
-
-A site makes its own records only, from the study's seed and its own name. Every pixel is prepared by public
-constants, and the vocabulary is fixed.
+24 x 24 pixels in four cells, three with one of four shapes in one of five colours, moved a little, under
+Gaussian noise; a caption names the objects in random order with their places. Image and text sites tell the
+first object in reading order (20 classes): easy from an image, a comparison of places from a caption. A site
+makes its own records only, from the study's seed and its own name; pixels are prepared by public constants.
 """
 
 from __future__ import annotations
