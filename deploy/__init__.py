@@ -1,4 +1,1 @@
-"""What an operator runs between machines: keys, policy, enrolment, transport, admission, the two processes.
-
-Imports secfed.simulation and what lies below it.
-"""
+"""What an operator runs between machines: keys, policy, enrolment, transport, admission, both processes."""

@@ -1,4 +1,1 @@
-"""Canonical clustering: what several views of a record have in common, from securely summed moments.
-
-Imports the framework, data and metrics.
-"""
+"""Canonical clustering: what several views of a record have in common, from securely summed moments."""

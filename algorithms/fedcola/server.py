@@ -1,4 +1,4 @@
-"""The server's half of FedCola: with S_X the sum of w * (trained - received) over X, a model moves by S_X / D.
+"""The server's half of FedCola: with S_X the sum of w * (trained - received) over X, a model moves S_X / D.
 
 ===============  =====================  ===============================  ===============================
 D, n_X: sum w    ``fedavg``             ``collaborative``                ``compensated``

@@ -1,4 +1,1 @@
-"""FedAvg and FedProx.
-
-Imports the framework, data, models, losses and metrics.
-"""
+"""FedAvg and FedProx."""

@@ -1,4 +1,1 @@
-"""The encrypted protocol: packed BFV sums.
-
-Imports crypto's primitives only.
-"""
+"""The encrypted protocol: packed BFV sums."""

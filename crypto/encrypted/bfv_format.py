@@ -34,8 +34,7 @@ _PLAIN_MEMBERS = 32 + 8 + 8  # identity of the parameters, number of coefficient
 class MemoryFile:
     """An anonymous file in memory, with a path for a library that insists on one.
 
-    Raises:
-        ConfigError: the operating system has no such files.
+    ``ConfigError``: the operating system has no such files.
     """
 
     def __init__(self) -> None:

@@ -44,8 +44,7 @@ def slot_frames(source: VectorSource, parameters: Parameters) -> Iterator[Slots]
 def lanes_from(frames: Iterable[Slots], parameters: Parameters) -> tuple[NDArray[Any], ...]:
     """Turn summed slots back into ring integers: one array per run, reduced to the lane's width.
 
-    Raises:
-        MalformedMessage: there are more or fewer frames than the runs fill.
+    ``MalformedMessage``: there are more or fewer frames than the runs fill.
     """
     frames = iter(frames)
     left: Slots = np.empty(0)

@@ -65,8 +65,7 @@ def generate_keys(ring: Ring) -> KeyPair:
 class Encryptor:
     """Encrypts frames of slots under the public key, or in ``symmetric`` mode the secret key.
 
-    Raises:
-        MalformedMessage: the key is for another ring, of the wrong size, or out of range.
+    ``MalformedMessage``: the key is for another ring, of the wrong size, or out of range.
     """
 
     def __init__(self, parameters: Parameters, key: bytes) -> None:
@@ -100,8 +99,7 @@ class Encryptor:
 class Decryptor:
     """Decrypts summed words with the secret key.
 
-    Raises:
-        MalformedMessage: the key is for another ring, of the wrong size, or out of range.
+    ``MalformedMessage``: the key is for another ring, of the wrong size, or out of range.
     """
 
     def __init__(self, parameters: Parameters, secret_key: bytes) -> None:
@@ -115,8 +113,7 @@ class Decryptor:
     def frame(self, words: Words) -> Slots:
         """Slots of summed ciphertexts: [k, 2, n] uint64 words below q to [k, slots per ciphertext].
 
-        Raises:
-            RangeError: the noise has used up its room, so the slots would be wrong.
+        ``RangeError``: the noise has used up its room, so the slots would be wrong.
         """
         return np.stack([self._one(ciphertext) for ciphertext in words])
 

@@ -59,8 +59,7 @@ class FrameCipher:
     def decrypt(self, parameters: Parameters, index: int, frame: Buffer) -> Slots:
         """The slots of one frame of a sum: [ciphertexts, slots per ciphertext].
 
-        Raises:
-            RangeError: the noise leaves no margin.
+        ``RangeError``: the noise leaves no margin.
         """
         words, _ = FrameFormat(parameters, SUM).words(frame, index)
         return self._decryptor(parameters).frame(words)

@@ -75,8 +75,7 @@ class FrameFormat:
     def words(self, frame: Buffer, index: int) -> tuple[Words, memoryview]:
         """Check one frame: [k, 1 or 2, n] uint64 words below q, and the seeds.
 
-        Raises:
-            MalformedMessage: wrong length, kind, parameters or place, or a word that is not reduced.
+        ``MalformedMessage``: wrong length, kind, parameters or place, or a word that is not reduced.
         """
         if index >= self.parameters.frames:
             raise MalformedMessage(f"there are more ciphertext frames than {self.parameters.frames}")

@@ -46,11 +46,7 @@ class EncryptedSite:
         self._used = False
 
     def handle(self, message: Buffer) -> Buffer:
-        """Answer the specification, once.
-
-        Raises:
-            SecfedError: refusals 1-16 and 37-39 of ``refusals.py``.
-        """
+        """Answer the specification, once. ``SecfedError``: refusals 1-16 and 37-39 of ``refusals.py``."""
         used, self._used = self._used, True
         if used:
             decode_as(None, message)
@@ -102,11 +98,7 @@ class EncryptedServer(OneStepServer):
 
     @property
     def sums(self) -> tuple[NDArray[Any], ...]:
-        """Not at the aggregator.
-
-        Raises:
-            WrongState: always.
-        """
+        """Not at the aggregator. ``WrongState``: always."""
         raise WrongState("an aggregator cannot read encrypted sums")
 
     def ciphertext(self) -> bytes:

@@ -1,4 +1,1 @@
-"""A study asks, a hospital decides.
-
-Imports policy, enrolment and transport.
-"""
+"""A study asks, a hospital decides."""

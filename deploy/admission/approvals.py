@@ -127,13 +127,10 @@ class Approvals:
     ) -> Decision:
         """Approve the study that a person means by its name or digest; also lifts the refusal of a name.
 
-        A digest that is approved under a refused name is an exception: other settings stay refused.
-
-        ``shown`` shows the near twins of a digest, and says which they are; it raises if the person declines.
-
-        Returns:
-            The approval; "permitted", where only a refusal was lifted: of a name that stands for no study or
-            for several, or of a digest that has not asked.
+        A digest that is approved under a refused name is an exception: other settings stay refused. ``shown``
+        shows the near twins of a digest, and says which they are; it raises if the person declines. The
+        result is "permitted" where only a refusal was lifted: of a name that stands for no study or several,
+        or of a digest that has not asked.
         """
         with self._changing() as content:
             named, others = content.matching(text)
@@ -171,11 +168,7 @@ class Approvals:
             return Decision("", text, ApprovalState.WITHDRAWN, now)
 
     def require(self, name: str, digest: bytes, now: datetime, *, manual: bool, near_twins: str = "") -> None:
-        """Let a study through, or hold it.
-
-        Raises:
-            PolicyRefused: it was withdrawn, or waits for a decision.
-        """
+        """Let a study through, or hold it. ``PolicyRefused``: it was withdrawn, or waits for a decision."""
         content = self._read()
         entry = content.studies.get(digest.hex())
         if entry is not None and not entry.name:  # it was refused before it asked

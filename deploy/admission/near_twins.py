@@ -1,17 +1,12 @@
 """The studies that this hospital has begun, and which of them a new one is a near twin of.
 
 Two studies over the same records can sum the same updates over different hospitals; the difference of two
-such sums is then what one hospital contributed. A study with the very same identity is stopped by the
-journal. One with another name, other members or slightly other settings is another study to every check, so
-a person decides about it, and sees what it resembles. Compared is only what this site knows itself: the data
-set of its own policy, and the settings and members of studies that were begun here.
+such sums is then what one hospital contributed. So a person decides about a study with the same data set, by
+its name in the policy or by its file, whatever the model: whoever designs a twin chooses in what it differs.
+Compared is only what this site knows itself.
 
     STATE/studies/<study>/settings.json   written before a study first works here
     STATE/near-twins/<digest>.json        what is shown of a study that waits for a person
-
-The rule is wide, because whoever designs a twin chooses in what it differs: the same data set, by its name in
-the policy or by its file, whatever the model. One model can be written in several ways. Studies that were
-begun before these files existed are not compared.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """What an aggregator says of a study before anybody works, and a hospital compares with its own.
 
-A hospital derives the roster's digest and the study's plan by itself, and checks them again in every message
-of every attempt. There it is too late: the work is done and paid for. So both travel with the offer, and who
-would refuse later refuses before it works.
-
-Security: neither makes anything safe. An aggregator that says one thing here and does another is refused in
-the attempt, as ever; the payment of that exchange is lost.
+A hospital derives the roster's digest and the study's plan by itself, and checks them in every message. There
+it is too late: the work is done and paid for. So both travel with the offer, and who would refuse later
+refuses before it works. Security: neither makes anything safe; an aggregator that lies here is refused in the
+attempt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""The hospital agent process.
-
-Imports admission, transport and what lies below.
-"""
+"""The hospital agent process."""

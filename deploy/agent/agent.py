@@ -2,9 +2,8 @@
 
     hello -> admit -> (next -> still permitted? -> site -> answer)* -> finished -> hello ...
 
-The agent has the connection, the keys, the journal and the ledger; training runs in a process of its own.
-Nothing that the aggregator sends is code. Killed at any moment, it goes on where it was when it is started
-again (``secfed/site/durable_store.py``).
+It has connection, keys, journal and ledger; training runs in a process of its own. Nothing that the
+aggregator sends is code. Killed at any moment, it goes on where it was (``secfed/site/durable_store.py``).
 """
 
 from __future__ import annotations

@@ -198,8 +198,7 @@ class TrainingProcess(SiteProgram):
     def start(self) -> None:
         """Start the process, unless a fit one is there: data that cannot be read show now.
 
-        Raises:
-            SecfedError: what it raised, or its death.
+        ``SecfedError``: what it raised, or its death.
         """
         if self._process is not None and self._process.poll() is not None:
             self.close()

@@ -1,4 +1,1 @@
-"""The aggregator process.
-
-Imports admission, transport and what lies below.
-"""
+"""The aggregator process."""

@@ -125,11 +125,9 @@ class Aggregator:
     def run(self) -> RunReport:
         """Serve the study to its end.
 
-        Raises:
-            Stopped: the operator stopped it; what is done is on the disk.
-            LinkError: the address cannot be had.
-            StudyStopped: the next rounds could come to no sum; it can be resumed, or ended.
-            RoundAborted: not one sum came about.
+        Raises ``Stopped`` where the operator stopped it; ``LinkError``: the address cannot be had;
+        ``StudyStopped``: the next rounds could come to no sum, it can be resumed or ended; ``RoundAborted``:
+        not one sum came about.
         """
         central = self._central
         with closing(CentralRun(central, self._identity, self._out, self._carrier, self._observer)) as run:

@@ -48,10 +48,8 @@ class CentralRun:
     """One run, from the folder it lives in: new or empty, or that of this study's earlier start.
 
     ``make_carrier`` is given the transcript, for refusals, and makes what carries the messages.
-
-    Raises:
-        ConfigError: the folder holds something else, or cannot be written.
-        TranscriptError: transcript or checkpoint were changed.
+    ``ConfigError``: the folder holds something else, or cannot be written; ``TranscriptError``: its records
+    were changed.
     """
 
     def __init__(

@@ -1,4 +1,1 @@
-"""Consortium, members, rosters and the site folder.
-
-Imports pki and policy.
-"""
+"""Consortium, members, rosters and the site folder."""

@@ -1,12 +1,8 @@
 """The two files of an enrolment, as values: a site's request and the study centre's reply.
 
-    site                                   study centre
-    request: name, both public keys,
-      signed with both private keys  --->  checks both signatures; a person compares the fingerprint
-    checks its own key and name      <---  reply: certificate, CA, the aggregator's facts, signed by the CA
-
-Neither file holds a secret, so any channel will do. What makes the channel safe is that people compare
-fingerprints: the site's at the study centre, and the roster's digest at every site.
+A request has the site's name and public keys, signed with both private keys; a reply has its certificate, the
+CA and the aggregator's facts, signed by the CA. Neither holds a secret, so any channel will do. What makes it
+safe is that people compare fingerprints: the site's at the study centre, the roster's digest at every site.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """An account of its own for training, so that code which a policy permits cannot read the agent's keys.
 
-What trains may be a hospital's own code. In the agent's account it can read ``identity.key`` and change
-the ledger. In another account the system keeps it from them: the site's folder is closed to all accounts but
-the agent's. The process starts in that account, with no capability, and can gain none.
+In the agent's account a hospital's own code can read ``identity.key`` and change the ledger; in another, with
+no capability and unable to gain one, the system keeps the site's folder from it.
 
 Source: capabilities(7), "Transformation of capabilities during execve()"; prctl(2).
 """

@@ -1,4 +1,1 @@
-"""Identity keys, certificates and TLS files.
-
-Imports secfed and what lies below it, nothing of deploy.
-"""
+"""Identity keys, certificates and TLS files."""

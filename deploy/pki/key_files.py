@@ -1,10 +1,8 @@
 """Private keys in files: PKCS #8, for the owner only, optionally under a passphrase.
 
-PKCS #8 as the ``cryptography`` library writes it stretches a passphrase too little (PBKDF2, 2,048
-rounds). The passphrase therefore goes through scrypt first; the line above the PEM block holds the salt.
-
-Security: a passphrase protects a copied disk or backup, not a machine that somebody else controls.
-Source: RFC 7914 (scrypt), RFC 5958 (PKCS #8).
+PKCS #8 as ``cryptography`` writes it stretches a passphrase too little (PBKDF2, 2,048 rounds), so it goes
+through scrypt first; the line above the PEM block holds the salt. It protects a copied disk, not a machine
+that somebody else controls. Source: RFC 7914 (scrypt), RFC 5958 (PKCS #8).
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """A party's TLS key and certificate in its folder, and their renewal without a moment in between.
 
-    tls.key        the private key in use
-    tls-next.key   the private key of a renewal that was asked for
-    tls.pem        the certificate in use; it decides which of the two keys counts
-
-The certificate is replaced first and the key renamed after it. Between the two, and after a crash there,
-the certificate belongs to ``tls-next.key``, which is why both are looked at.
+``tls.key`` is in use, ``tls-next.key`` that of a renewal, ``tls.pem`` the certificate in use. It is replaced
+first and the key renamed after it; in between, and after a crash there, it belongs to ``tls-next.key``.
 """
 
 from __future__ import annotations

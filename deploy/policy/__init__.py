@@ -1,4 +1,1 @@
-"""What a hospital permits.
-
-Imports pki.
-"""
+"""What a hospital permits."""

@@ -1,4 +1,1 @@
-"""Checks before a study starts.
-
-Imports agent, aggregator and what lies below.
-"""
+"""Checks before a study starts."""

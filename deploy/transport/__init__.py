@@ -1,4 +1,1 @@
-"""Messages, limits, progress and the steps of a round, for any carrier.
-
-Imports enrolment and what lies below.
-"""
+"""Messages, limits, progress and the steps of a round, for any carrier."""

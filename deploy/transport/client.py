@@ -89,14 +89,11 @@ class SiteConnection(ABC):
     ) -> bool:
         """Answer requests until :meth:`close` or the study's end, whatever happens to the connection.
 
-        Args:
-            handle: does the work; a :class:`SecfedError` becomes a refusal, any other error ends this
-                call. A request comes again if this process was restarted before its reply was taken: a
-                handler that must not work twice keeps the reply by ``request_id``.
-            failed: told of every failure before the pause that follows.
-            recovered: told when a call succeeds after a failure.
-            said: told what the aggregator says when it has had nothing to ask for a while.
-            leaves: whether this call ends after this refusal; it returns False then, as after a close.
+        ``handle`` does the work; a :class:`SecfedError` becomes a refusal, any other error ends this call.
+        After a restart a request comes again: a handler that must not work twice keeps the reply by
+        ``request_id``. ``failed`` is told of every failure before the pause, ``recovered`` when a call
+        succeeds after one, ``said`` what the aggregator says when it asks for nothing. Where it ``leaves``
+        after a refusal, the result is False.
         """
         backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
         last = b""

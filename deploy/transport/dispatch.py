@@ -34,11 +34,9 @@ class Watcher:
 class StageDispatcher:
     """Carries the steps of a round to the sites; its :meth:`ask` is what :mod:`secfed.server.round` is given.
 
-    Args:
-        server: started; this link is its only user.
-        deadline_s: stage -> seconds that the sites have for it.
-        silent_s: a site that shows no sign of life for so long counts as missing before the deadline. A
-            site at work shows one every 15 s. None waits until the deadline.
+    ``server`` is started, and used by nothing else; ``deadline_s`` gives the seconds of a stage. A site
+    without a sign of life for ``silent_s`` counts as missing before (one at work shows one every 15 s); None:
+    at the end.
     """
 
     def __init__(

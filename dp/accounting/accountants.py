@@ -1,15 +1,12 @@
-"""The accountants: RDP, PRV and PLD behind one interface.
+"""The accountants: RDP, PRV and PLD behind one interface. Each refuses what it cannot account for.
 
-Each accountant refuses what it cannot account for soundly instead of guessing:
-
-* ``rdp`` (dp_accounting): Renyi divergences; Gaussian and Poisson sampled Gaussian with sensitivity C
-  only. Its library accepts a plain Gaussian under "replace one" and returns the add-or-remove number,
-  which is too small; so every Gaussian under a replace relation is refused here. Skellam and
-  distributed discrete Gaussian under every relation, by the bounds of their papers.
+* ``rdp`` (dp_accounting): Gaussian and Poisson sampled Gaussian with sensitivity C only: under "replace one"
+  its library returns the add-or-remove number, which is too small. Skellam and distributed discrete Gaussian
+  under every relation, by the bounds of their papers.
 * ``prv`` (opacus): numerical composition with an error bound (Gopi, Lee, Wutschitz 2021); sensitivity C
   only, Gaussian mechanisms only. It composes the dominating ("remove") direction.
-* ``pld`` (dp_accounting): privacy loss distributions, pessimistically rounded, both directions, both
-  sensitivities, true Poisson sampling. The default.
+* ``pld`` (dp_accounting), the default: privacy loss distributions, pessimistically rounded, both directions,
+  both sensitivities, true Poisson sampling.
 
 Source: Abadi et al. 2016; Mironov, Talwar, Zhang 2019; Koskela et al. 2020; Canonne, Kamath, Steinke 2020
 (RDP to epsilon); Lebeda, Regehr, Kamath, Steinke 2024 (Poisson and fixed-size sampling are not

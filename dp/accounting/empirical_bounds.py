@@ -1,20 +1,18 @@
 """Lower bounds on epsilon from attacks: what somebody who guesses proves about a mechanism.
 
-A record (a site) is there or not, the attacker sees the release and guesses. Differential privacy limits how
-often it may say "there" where it is (a hit) for a given rate of saying so where it is not (a false alarm),
-so guesses that are too good refute the epsilon that is claimed; an attack that finds nothing proves nothing.
+Differential privacy limits how often a guess may be "there" where a record is (a hit) for a given rate of
+false alarms, so guesses that are too good refute the claim; an attack that finds nothing proves nothing.
 
-* :func:`epsilon_shown` uses the definition of differential privacy only. It holds for every mechanism, and
-  cannot come near the true epsilon where that rests on rare outcomes, as with Gaussian noise.
-* :func:`gaussian_epsilon_shown` is for mechanisms known to add Gaussian noise. Their whole trade-off between
-  hits and false alarms is one number mu, the distance of the two worlds in standard deviations, and epsilon
-  follows from mu exactly. It is never below the first bound.
+* :func:`epsilon_shown` holds for every mechanism, and cannot come near the truth where that rests on rare
+  outcomes, as with Gaussian noise.
+* :func:`gaussian_epsilon_shown` is for Gaussian noise, whose trade-off is one number mu, the distance of the
+  two worlds in standard deviations; epsilon follows from mu exactly. It is never below the first bound.
 
 A bound is above the truth with probability at most ``1 - confidence``, if the trials are independent and the
 rule for guessing was fixed before anybody looked at them.
 
-Source: Jagielski, Ullman, Oprea 2020 (bounds from Clopper-Pearson limits); Dong, Roth, Su 2022 (Gaussian
-differential privacy, corollary 2.13); Nasr et al. 2023 ("Tight auditing": epsilon by way of mu).
+Source: Jagielski, Ullman, Oprea 2020 (Clopper-Pearson limits); Dong, Roth, Su 2022 (corollary 2.13); Nasr et
+al. 2023 ("Tight auditing").
 """
 
 from __future__ import annotations

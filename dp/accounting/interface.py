@@ -68,15 +68,13 @@ def statement(
 ) -> Statement:
     """The guarantee of all events together at ``delta``.
 
-    Events of different relations are first restated under the widest relation they share. If the
-    preferred accountant (pld by default) covers every event, its bound is taken, or that of ``second`` where
-    it covers every event too and gives less: both hold at this delta, so the smaller does. Otherwise each
-    event goes to the first of (preferred, pld, rdp) that covers it, and the epsilons are added at equal
-    shares of delta. ``exactly`` repeats what the preferred accountant said, without a second one and at any
-    delta: for checking a record, never for a new guarantee.
-
-    ConfigError for no events, no shared relation, an event that no accountant covers, or a delta at which
-    those that do are not known to give an upper bound.
+    Events of different relations are first restated under the widest one they share. If the preferred
+    accountant (pld by default) covers every event, its bound is taken, or the smaller one of ``second`` where
+    that does, too. Otherwise each event goes to the first of (preferred, pld, rdp) that covers it, and
+    epsilons are added at equal shares of delta. ``exactly`` repeats what the preferred accountant said, at
+    any delta: for checking a record, never for a new guarantee. ConfigError for no events, no shared
+    relation, an event that no accountant covers, or a delta at which those that do are not known to give an
+    upper bound.
     """
     check_delta(delta)
     adjacency, restated = common_adjacency(compose(events))

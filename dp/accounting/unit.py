@@ -1,7 +1,6 @@
 """The privacy unit: what is protected, against which change, and which sensitivity follows from it.
 
-An epsilon means nothing without the relation between neighbouring data sets. secfed knows five, and a
-number is never carried from one to another silently:
+An epsilon means nothing without the relation between neighbouring data sets; none becomes another silently:
 
 ==========================  =================================================  ===========
 relation                    two data sets are neighbours when                  sensitivity
@@ -13,13 +12,9 @@ relation                    two data sets are neighbours when                  s
 ``REPLACE_SITE``            one site's contribution is replaced by another     2C
 ==========================  =================================================  ===========
 
-C is the L2 norm that one clipped unit (a record's gradient, a group's gradient, a site's
-contribution) may have. Groups are fixed slots: an absent record still leaves a group that contributes,
-so a group of records only supports replacement; quoting the smaller number as a record-level guarantee
-would understate epsilon by about a factor of two.
-
-``REPLACE_PATIENT`` needs groups in which each patient lies as a whole. How many records each patient has,
-and in which places they stand, is then public; what stands in them is not. It implies ``REPLACE_RECORD``.
+C is the L2 norm that one clipped unit may have. Groups are fixed slots: an absent record still leaves a group
+that contributes, so groups only support replacement. ``REPLACE_PATIENT`` implies ``REPLACE_RECORD`` and needs
+groups in which each patient lies as a whole; how many records a patient has, and where they stand, is public.
 """
 
 from __future__ import annotations
@@ -119,10 +114,9 @@ class GroupPartition:
     ) -> GroupPartition:
         """Divide ``records`` slots into groups of ``size``, at least 2; the seed must not depend on the data.
 
-        Without patients every group has exactly ``size`` records and the remainder is dropped. With
-        patients ([records], the patient of each), shuffled patients are packed one after another into groups
-        of at most ``size`` records; of a patient with more records than that, ``size`` randomly chosen ones
-        are kept; a group that would hold a single record is dropped, as a coupled loss has nothing to
+        Without patients every group has exactly ``size`` records and the remainder is dropped. With patients
+        ([records]), these are shuffled and packed into groups of at most ``size``; of a larger patient a
+        random ``size`` records are kept, and a group with a single record is dropped: it has nothing to
         compare.
         """
         if size < 2:

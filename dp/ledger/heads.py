@@ -1,12 +1,8 @@
 """What a site's transcripts recorded of its ledgers, and what a ledger lacks of it.
 
-With every sum, and before the shares for it leave, a site's transcript records the head of its ledger
-(:attr:`secfed.dp.ledger.ledger.Ledger.head`): a second witness, in another file. An older copy of the ledger
-lacks the newest of these states, a second history lacks all since it began. Either would let budgets be spent
-again.
-
-The other way round is not a fault: the ledger is written before the work, the transcript after the sum, so a
-ledger is ahead by every exchange that was paid for and not summed.
+With every sum a site's transcript records its ledger's head: a second witness. An older copy of the ledger
+lacks the newest of these states, a second history all since it began; either would let budgets be spent
+again. A ledger may be ahead: it is written before the work, the transcript after the sum.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
 """The privacy ledger: one per data set and site, written before any private step runs.
 
-A signed hash chain (:mod:`secfed.records.hash_chain`) with its own labels. :meth:`Ledger.spend` takes the
-lock, verifies the whole chain, computes what every budget would stand at, refuses or appends, and returns
-once the entry is on the disk. A crash after that leaves a budget that was spent for nothing; the other
-order would leave a release that nobody paid for.
+A signed hash chain with its own labels. :meth:`Ledger.spend` takes the lock, verifies the whole chain,
+computes what every budget would stand at, refuses or appends, and returns once the entry is on the disk: a
+crash leaves a budget spent for nothing, never a release that nobody paid for. The lock is held only during a
+call, so several studies may use one data set. Budgets are recorded with every change.
 
-Several studies may use one data set at once: each call holds the lock only while it works. A disk that
-is full refuses the step and loses nothing. Budgets are recorded with every change, so an auditor sees which
-limits were in force.
-
-Security: the chain shows changes, not a truncated or restored *older* file. Put :attr:`Ledger.head` into
-the transcript of every round, give a ledger what transcripts recorded of it (:mod:`secfed.dp.ledger.heads`),
-and it refuses to be used where a recorded head is missing.
+Security: the chain shows changes, not a truncated or restored *older* file. Put :attr:`Ledger.head` into the
+transcript of every round, and give a ledger what transcripts recorded (:mod:`secfed.dp.ledger.heads`).
 """
 
 from __future__ import annotations
@@ -57,11 +52,9 @@ class Ledger:
 
     The budgets come from the site's policy; an entry is never dated before the one above it, whatever the
     ``clock`` says (seconds since 1970). ``recorded`` is what transcripts recorded of the site's ledgers.
-
-    Raises:
-        TranscriptError: the existing ledger does not verify, belongs to another site or data set, lacks a
-            state that was recorded of it, or cannot be written. So does every later use: also of a file that
-            was replaced by an older copy meanwhile.
+    ``TranscriptError``: the existing ledger does not verify, belongs to another site or data set, lacks a
+    state that was recorded of it, or cannot be written. So does every later use: also of a file that was
+    replaced by an older copy meanwhile.
     """
 
     def __init__(

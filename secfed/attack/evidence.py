@@ -1,11 +1,8 @@
 """How much an attacker learned of one hospital, beyond what the protection gives to everybody.
 
-Of what can be counted (:class:`Count`), bits of a secret or offers that a hospital took, the measure is how
-many. Of an update (:class:`Evidence`) it is a correlation: every update is a vector of independent random
-numbers, so a guess that has nothing to do with the victim has a correlation with its update of about
-1/sqrt(lanes), and any better one gives something away. What the adversary may know (the sum, what its
-colluders added themselves) is taken out of guess and truth first, by least squares: the sum alone says
-something about each of its parts, and that is not an attack.
+Bits of a secret or offers taken are counted (:class:`Count`). Of an update (:class:`Evidence`) it is a
+correlation: updates are independent random numbers, so a worthless guess has one of about 1/sqrt(lanes). What
+the adversary may know (the sum, its colluders' parts) is taken out first, by least squares.
 """
 
 from __future__ import annotations

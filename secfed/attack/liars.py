@@ -1,12 +1,8 @@
 """Hospitals that do not follow the masked protocol, under an aggregator that does: exchanges with retries.
 
-    exchange = LyingExchange(5, {"hospital-2": Liar(bad_seeds=("hospital-0",))})
-    exchange.run().result.survivors
-
-The attack: a hospital lies to stop an exchange, or to have another one blamed for it, every lie in an
-exchange of its own. It brings something if there is no sum, or a wrong one, if it costs more than the liar
-and one other hospital, or if somebody honest is named as at fault by itself. (A complaint about garbage
-leaves two that may have lied; such a pair is named as a pair.)
+Every lie has an exchange of its own. It brings something if there is no sum, or a wrong one, if it costs more
+than the liar and one other hospital, or if somebody honest is named as at fault by itself. (A complaint about
+garbage leaves two that may have lied; such a pair is named as a pair.)
 """
 
 from __future__ import annotations

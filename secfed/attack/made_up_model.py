@@ -1,11 +1,11 @@
 """Updates that a made-up model gives: one broadcast for all, on which only rare records train.
 
-A layer of ReLUs whose bias switches every unit off, except for records with one feature that the attacker
-asks about: a rare finding, a scanner that one hospital has. All others have a gradient of zero, exactly, so
-that a sum over all hospitals is the update of those that have such records.
+The bias of a layer of ReLUs switches every unit off, except for records with one feature that the attacker
+asks about. All others have a gradient of exactly zero, so that a sum is the update of those with such
+records.
 
-Source: Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot, "When the Curious Abandon Honesty",
-EuroS&P 2023 (trap weights); Fowl, Geiping, Czaja, Goldblum, Goldstein, "Robbing the Fed", ICLR 2022.
+Source: Boenisch et al., "When the Curious Abandon Honesty", EuroS&P 2023 (trap weights); Fowl et al.,
+"Robbing the Fed", ICLR 2022.
 """
 
 from __future__ import annotations

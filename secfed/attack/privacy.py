@@ -1,15 +1,11 @@
 """Attacks on differential privacy: how much of the epsilon that is claimed an attacker can show.
 
-Each attack runs a mechanism as studies run it, with the noise that is calibrated for one release at
-(epsilon, delta), against the worst that the guarantee allows: a canary that is clipped, hence moves the sum
-as far as anything can, in a direction where nothing else moves it. The attacker knows all other data, all
-noise of its helpers, and where to look. It says whether the canary is there, by a threshold half-way between
-the two worlds that was fixed beforehand; :mod:`secfed.dp.accounting.empirical_bounds` turns its guesses into
-a lower bound on epsilon. One that exceeds the claim refutes it: noise too small, a sensitivity too low,
-clipping that does not clip. One below the claim does not prove the claim.
-
-Many trials in one release. The noise of every coordinate is drawn independently, so canaries in different
-directions do not see each other. Each has a coin of its own that says whether it is there.
+Each runs a mechanism as studies run it, calibrated for one release, against the worst that the guarantee
+allows: a clipped canary, in a direction where nothing else moves the sum, and an attacker who knows all else.
+A threshold half-way between the two worlds says whether it is there;
+:mod:`secfed.dp.accounting.empirical_bounds` turns guesses into a lower bound on epsilon. One above the claim
+refutes it; one below does not prove it. The noise of every coordinate is independent, so many canaries, each
+with a coin of its own, share one release.
 
 Source: Nasr et al. 2023 (worst-case canaries, epsilon by way of Gaussian differential privacy); Steinke,
 Nasr, Jagielski 2023 (many canaries with independent coins in one run).
@@ -94,9 +90,7 @@ def run_privacy_attacks(
     """Run attacks, all by default, each on noise calibrated for this epsilon of one release.
 
     ``trials`` are the guesses of each, rounded up to whole releases; ``progress`` hears of each first.
-
-    Raises:
-        ConfigError: epsilon, delta or trials out of range.
+    ``ConfigError``: epsilon, delta or trials out of range.
     """
     check_epsilon(epsilon)
     check_delta(delta)

@@ -1,15 +1,12 @@
 """A consortium in one process, whose aggregator may do anything.
 
-Sites are real sessions over real journals; the server is a real one whose requests an attack may replace,
-hold back, reorder or make up, for each site by itself. Colluding sites are real sites that hand everything
-they know to the server: identity key, secrets, and every share that was encrypted for them.
+Sites are real sessions over real journals; an attack may replace, hold back or make up the real server's
+requests. Colluding sites are real sites that hand it everything: identity key, secrets and opened shares.
 
     consortium = SimulatedConsortium(5, runs=[Run(32, 4096)])
     attempt = consortium.attempt()
     attempt.run(until="unmask")           # honest so far; attempt.requests holds the pending messages
     attempt.deliver("hospital-0", forged)  # raises what the site refuses with
-
-``Attempt(down=..., up=...)`` are hooks on every message to and from a site, ``silent`` makes sites drop.
 """
 
 from __future__ import annotations
@@ -186,15 +183,10 @@ def _in_ring(run: Run, lanes: NDArray[Any]) -> NDArray[Any]:
 
 
 class Attempt:
-    """One attempt, carried step by step.
+    """One attempt of the honest specification ``spec``, carried step by step by ``sites``, or its cohort.
 
-    Args:
-        spec: the specification that the honest part of the server works with.
-        contributions: site -> changes to its :class:`SiteContribution` (e.g. another round).
-        silent: site -> stage from which on it does not answer.
-        down: hook on every request; its result is what the site gets.
-        up: hook on every reply; its result is what the server gets.
-        sites: sites to run; the cohort's members in the roster by default.
+    ``contributions`` changes a site's :class:`SiteContribution`; ``silent`` is the stage from which on a site
+    does not answer; ``down`` and ``up`` are hooks whose results replace every request and every reply.
     """
 
     def __init__(

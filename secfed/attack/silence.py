@@ -1,12 +1,9 @@
 """Attacks that ask a hospital about its records by what it answers: models on which work fails.
 
-A chain of ReLUs is off unless one feature of a record exceeds a threshold, and overflows where it does. The
-broadcast is finite and within the study's bound. A hospital with such a record must answer, write and pay as
-one without: the aggregator's view of a whole study is compared, bit for bit of what does not differ by
-chance.
+A chain of ReLUs overflows where one feature of a record exceeds a threshold. A hospital with such a record
+must answer, write and pay as one without: the aggregator's view of a whole study is compared bit for bit.
 
-Source: Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot, "When the Curious Abandon Honesty",
-EuroS&P 2023 (trap weights).
+Source: Boenisch et al., "When the Curious Abandon Honesty", EuroS&P 2023 (trap weights).
 """
 
 from __future__ import annotations

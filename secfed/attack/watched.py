@@ -181,14 +181,10 @@ class _Crafting(ServerProgram):
 
 
 class Hospitals:
-    """Real sites in this process, with journals and transcripts in memory and ledgers in a folder.
+    """Real sites in this process, with journals and transcripts in memory and ledgers in a folder; a context.
 
-    Used as a context, which closes the journals and removes the ledgers.
-
-    Args:
-        study: over :func:`secfed.attack.wards.wards`.
-        planted: hospital to the value that the first feature of its records has.
-        share: of that hospital's records; one record if it is 0.
+    ``study`` is over :func:`secfed.attack.wards.wards`; ``planted`` gives a hospital the value of the first
+    feature of a ``share`` of its records, of one record if that is 0.
     """
 
     def __init__(self, study: Study, planted: Mapping[str, float] | None = None, share: float = 0.0) -> None:

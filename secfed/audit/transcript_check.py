@@ -79,8 +79,7 @@ def compare_run(central: Party, sites: Sequence[Party], roster: Roster, found: F
 def verify_run(folder: Path, roster: Roster) -> Verdict:
     """Verify ``transcript.jsonl`` and ``sites/<site>/transcript.jsonl`` in a run's folder.
 
-    Raises:
-        TranscriptError: there is no transcript at all.
+    ``TranscriptError``: there is no transcript at all.
     """
     expected = {site: site_folder(folder, site) / TRANSCRIPT_FILE for site in roster.sites}
     paths = {site: path for site, path in expected.items() if path.exists()}

@@ -1,13 +1,9 @@
 """Encrypted protection beside the CKKS context that everyone uses, measured in one run.
 
-    secfed bench encrypted --params 1000000 --sites 8 --json
-
-Protecting starts at float32 values and ends at bytes ready to send: quantise, pack, encrypt, serialise, tag.
-``tag_to_encryption`` is the processor time of the tags beside that of all the rest, in the same run.
-Variants take turns and the best of several repeats counts. Everything but ``parallel`` runs in one process
-and one thread; rates and speed-ups are per second of processor time, so that a busy machine does not change
-them, and ``seconds`` are those of the clock. The usual CKKS context is an order of magnitude slower, so it
-runs on fewer values (``ckks_params``); rates and bytes are per value.
+Protecting starts at float32 values and ends at bytes ready to send. ``tag_to_encryption`` is the processor
+time of the tags beside all the rest. Variants take turns and the best of several repeats counts; everything
+but ``parallel`` runs in one process and thread. Rates and speed-ups are per second of processor time,
+``seconds`` of the clock. The usual CKKS context is so slow that it runs on fewer values (``ckks_params``).
 """
 
 from __future__ import annotations

@@ -46,11 +46,9 @@ def measure(
 ) -> dict[str, Any]:
     """Run the benchmark; JSON-ready. Of ``repeats`` large transfers and steps the median counts.
 
-    Args:
-        parameters: 32-bit lanes of one frame; all of ``sites`` receive and send one at the same time.
-        many: sites of the last measurement, with 1 kB each way.
-        messages: empty round trips.
-        round_parameters: elements of a masked sum over all of ``many`` sites; 0 leaves it out.
+    All of ``sites`` receive and send one frame of ``parameters`` 32-bit lanes at once; ``messages`` are empty
+    round trips; ``many`` sites get 1 kB each way, and sum ``round_parameters`` masked elements (0 leaves it
+    out).
     """
     size_bytes = 4 * parameters
     progress("certificates")

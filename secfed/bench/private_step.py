@@ -1,12 +1,9 @@
 """A step of private training against a plain one, and against Opacus, in one run.
 
-Every step is taken in turns with all others, on the same records, on one thread, and counted in seconds of
-the processor, so that neither a busy moment nor another process decides; reported are ratios of medians. The
-private steps draw exactly as many records as the plain ones take: a sampling rate of 1. Opacus adds its own
-noise, from a generator that is quick and not secure; here the noise is exact and from a stream cipher.
-
-``ratio_to_plain`` is of the engine "ghost", ``hooks_to_plain`` of the engine "hooks", with noise; ``opacus``
-has Opacus's hooks and its fast gradient clipping, None for a model that it cannot do.
+Steps are taken in turns, on the same records and one thread, in seconds of the processor; reported are ratios
+of medians. Private steps draw as many records as plain ones (a sampling rate of 1). Opacus's noise is quick
+and not secure; here it is exact and from a stream cipher. ``ratio_to_plain`` is of the engine "ghost",
+``hooks_to_plain`` of "hooks"; ``opacus`` is None for a model that it cannot do.
 """
 
 from __future__ import annotations

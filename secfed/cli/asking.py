@@ -18,9 +18,7 @@ def someone_is_there() -> bool:
 def confirm(question: str, *, yes: bool, option: str) -> None:
     """Ask before something that rests on a person's judgement, unless ``option`` answered ``yes`` already.
 
-    Raises:
-        ConfigError: nobody is there to answer.
-        typer.Exit: the answer was no.
+    ``ConfigError``: nobody is there to answer. typer.Exit: the answer was no.
     """
     if yes:
         return
@@ -44,8 +42,7 @@ def passphrase_of(*keys: Path) -> str | None:
 def new_passphrase(wanted: bool) -> str | None:
     """The passphrase for new keys: from ``SECFED_PASSPHRASE_FILE``, or typed twice if ``wanted``.
 
-    Raises:
-        ConfigError: too short, or one is wanted and nobody is there to type it.
+    ``ConfigError``: too short, or one is wanted and nobody is there to type it.
     """
     from secfed.deploy.pki.key_files import PASSPHRASE_FILE, check_passphrase, passphrase_from_file
 

@@ -1,11 +1,7 @@
 """What happens when a command fails: one line, a remedy and an exit code; never a traceback by itself.
 
-With ``--debug``, where in the code it arose comes first: frames and classes of exceptions, never their text.
-
-SecfedError          its message and remedy; its own exit code
-no memory left       says so, of the machine or of its GPU; exit 74
-anything unexpected  its class only, because its text could quote a patient's value; exit 70
-Ctrl-C               130
+A SecfedError has its own; a lack of memory exits with 74; of anything unexpected only the class is shown,
+because its text could quote a patient's value (70). ``--debug`` adds frames and classes, never their text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Signed, hash-chained logs: transcripts, decision logs, rosters.
-
-Imports wire and what lies below.
-"""
+"""Signed, hash-chained logs: transcripts, decision logs, rosters."""

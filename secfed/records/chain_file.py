@@ -33,15 +33,12 @@ _TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?$)')  # a JSON text; the la
 
 @dataclass(frozen=True)
 class Verified:
-    """The beginning of a chain's file that was verified before: what it says, and which bytes said it.
+    """The beginning of a chain's file that was verified before: its next use is spared the signatures.
 
-    It spares repeated users of one file the signatures, not the reading.
-
-    Security: whoever can write to the file can also set back its length and times, so only the digest counts,
-    over bytes that are read once, hashed and parsed. Any other byte gives another digest, and then everything
-    is verified from its first line. Digest and entries are in this process' memory only. A file that was cut
-    off at a newline is a good chain here as well: the ledger knows by the head it saw last, and by those that
-    transcripts recorded.
+    Security: only the digest counts, over bytes that are read once, hashed and parsed; any other byte, and
+    everything is verified from its first line. Digest and entries are in this process' memory only. A file
+    cut off at a newline is a good chain here as well: the ledger knows by the heads it saw, or transcripts
+    recorded.
     """
 
     size: int  # so many bytes
@@ -80,17 +77,11 @@ def verify_file(
 
 
 class ChainFile:
-    """An append-only file of lines, locked for one writer.
+    """An append-only file of lines, locked for one writer; created (mode 0640) if there is none.
 
-    Args:
-        path: created (mode 0640), with its folder, if it does not exist.
-        synced: wait for the disk; without it a crash of the machine may lose lines, as a simulation's may be.
-
-    Attributes:
-        verified: what :meth:`recover` verified, for whoever opens this file next.
-
-    Raises:
-        TranscriptError: it cannot be opened, is not a regular file, or another process is writing to it.
+    Without ``synced`` a crash of the machine may lose lines. :meth:`recover` leaves in ``verified`` what it
+    verified, for the next use. ``TranscriptError``: not a regular file, in use by another process, or it
+    cannot be opened.
     """
 
     def __init__(self, path: Path, *, synced: bool = True) -> None:
@@ -129,9 +120,8 @@ class ChainFile:
     def append(self, line: bytes) -> None:
         """Write one line and wait until it is on the disk, unless the file is not ``synced``.
 
-        Raises:
-            TranscriptError: it could not be written; nothing of it is left in the file if that can be
-                helped, and the file takes no more lines.
+        ``TranscriptError``: it could not be written; nothing of it is left in the file if that can be helped,
+        and the file takes no more lines.
         """
         if self._failed:
             raise TranscriptError(f"{self.path}: an earlier write failed.", remedy="free space and restart")
@@ -161,20 +151,13 @@ class ChainFile:
         known: Verified | None = None,
         remedy: str = RESTORE,
     ) -> tuple[tuple[Entry, ...], bytes]:
-        """Verify what the file holds and repair an unfinished last line.
+        """Verify what the file holds and repair an unfinished last line; once, before any :meth:`append`.
 
-        A last entry that is whole but for its newline is kept and completed. The beginning of an entry
-        is cut off, as are zeros after the last newline. Call it once, before the first :meth:`append`.
-
-        Args:
-            known: :attr:`verified` of an earlier use with the same key, type and owner. Signatures of what it
-                covers are not checked again where the file still begins with the very same bytes.
-
-        Returns:
-            The entries, and the bytes that were cut off (empty if none).
-
-        Raises:
-            BrokenChain: names the file and its first bad line; the file is unchanged.
+        A last entry that is whole but for its newline is completed; the beginning of an entry, and zeros
+        after the last newline, are cut off. ``known`` is :attr:`verified` of an earlier use with the same
+        key, type and owner: its signatures are not checked again where the file still begins with the very
+        same bytes. Gives the entries, and the bytes that were cut off. ``BrokenChain`` names the file and its
+        first bad line; nothing is changed.
         """
         self._file.seek(0)
         data = self._file.read()  # once: what is hashed is what is parsed

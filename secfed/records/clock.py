@@ -42,8 +42,7 @@ def is_ahead(dated_s: int, now_s: float) -> bool:
 def refuse_ahead(ledger: Path, entries: Iterable[Entry], now_s: int, anew: str) -> None:
     """Refuse to pay before the time of an earlier entry; ``anew`` is the remedy where the clock is right.
 
-    Raises:
-        TranscriptError: names the first entry that is too far ahead.
+    ``TranscriptError``: names the first entry that is too far ahead.
     """
     for entry in entries:
         if is_ahead(time_s(entry), now_s):

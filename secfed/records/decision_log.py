@@ -1,16 +1,13 @@
 """The decision log: what a hospital decided, beside its ledgers (spent) and transcripts (summed).
 
-A signed hash chain (:mod:`secfed.records.hash_chain`) with its own labels, one for all studies of a site:
-``decisions.jsonl`` in its state folder. Which studies its people approved or refused, which ones its policy
-let in or kept out and under which policy and roster, and what its agent refused, with the numbers of
-SECURITY.md. :mod:`secfed.records.decision_state` says which entries there are; here they get onto the disk.
+A signed hash chain for all studies of a site, ``decisions.jsonl`` in its state folder: what its people
+approved or refused, what its policy let in or kept out, and what its agent refused. The agent and the command
+line take turns: each verifies what is there, and adds what that does not say yet
+(:mod:`secfed.records.decision_state`).
 
-The agent and the command line write to one file: each takes its turn, verifies what is there, and adds what
-that does not say yet.
-
-Security: the site holds the key, so the chain proves to others that nothing *inside* it changed, not that its
-end is there, nor that there is no second history. For that, compare with a head that was shown earlier: every
-audit report states it (``secfed audit verify --seen``).
+Security: the site holds the key, so the chain proves that nothing *inside* it changed, not that its end is
+there, nor that there is no second history: compare with a head of an earlier report (``audit verify
+--seen``).
 """
 
 from __future__ import annotations
@@ -61,18 +58,11 @@ class DecisionLog:
         self._verified: Verified | None = None
 
     def note(self, decide: Decide) -> tuple[Entry, ...]:
-        """Add what follows; it is on the disk when this returns.
+        """Add what follows; it is on the disk when this returns. Gives the new entries.
 
-        Args:
-            decide: given what the log says and the time in seconds since 1970, the entries that follow. Asked
-                again if the log says more than it did when it was last used here.
-
-        Returns:
-            The new entries.
-
-        Raises:
-            TranscriptError: the log does not verify, was replaced by an older copy meanwhile, or cannot be
-                written. Whatever ``decide`` raises.
+        ``decide`` gives the entries that follow from what the log says and the time in seconds since 1970; it
+        is asked again if the log says more than it did here before. ``TranscriptError``: the log does not
+        verify, was replaced by an older copy, or cannot be written.
         """
         now_s = checked_s(self.path, self._clock())
         if self._state is not None and not decide(self._state, now_s):

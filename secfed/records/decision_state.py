@@ -1,17 +1,14 @@
 """What a decision log says so far, and which entries follow from what happens now. No I/O.
 
-Only what differs from what the log says becomes an entry, so asking again and again adds nothing. What an
-aggregator can cause is limited besides, or it could fill the disk:
+Only what differs from what the log says becomes an entry. What an aggregator can cause is limited besides:
 
     once                a refused study: one entry, until something else is decided about it
     1, 2, 3, 4, 8, ...  refusals of one study with one number: these become entries, with the count so far
-    100 a day           entries of one kind and number over all studies; the last one is followed by a note
-                        (``limited``). A day begins no more new studies: what runs here is recorded
+    100 a day           entries of one kind and number; the last is followed by ``limited``, and new
+                        studies begin no more that day: what runs here is recorded
 
-Security: an entry holds names, digests, numbers and fixed texts; sites are named as the pinned roster names
-them. Of what comes over the network only a study's name (63 of a-z, 0-9 and -) and digest are copied, after
-they were checked against its settings. An ``alarm`` depends on records: whoever is shown the log learns in
-which exchanges work failed here.
+Security: an entry holds names, digests, numbers and fixed texts. Of what comes over the network only a
+study's name and digest are copied, checked against its settings. An ``alarm`` depends on records.
 """
 
 from __future__ import annotations
@@ -135,9 +132,8 @@ class DecisionState:
     def accepts(self, digest: str, name: str, now_s: int) -> list[Made]:
         """A study may run: an entry, unless it ran before and nothing else was decided since.
 
-        Raises:
-            PolicyRefused: a person refused it, as the log says, or as many new studies as a day has room for
-                were begun today.
+        ``PolicyRefused``: a person refused it, as the log says, or as many new studies as a day has room for
+        were begun today.
         """
         # About this very digest counts more than about its name.
         said = self._persons.get(digest) or self._persons.get(name)

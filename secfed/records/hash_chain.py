@@ -98,9 +98,8 @@ def plain(record: object) -> dict[str, Any]:
 def canonical_json(value: object) -> bytes:
     """The one spelling of a JSON value: sorted keys, no spaces, ASCII escapes, shortest floats.
 
-    Raises:
-        TranscriptError: NaN, infinity, an integer beyond 2^53, a key that is not text, another type,
-            or nesting deeper than 16.
+    ``TranscriptError``: NaN, infinity, an integer beyond 2^53, a key that is not text, another type, or
+    nesting deeper than 16.
     """
     _check(value, _MAX_DEPTH)
     return json.dumps(
@@ -133,13 +132,9 @@ def _check(value: object, depth: int) -> None:
 
 
 class Chain:
-    """The writing half, without I/O: makes entries and hands each finished line to a sink.
+    """The writing half, without I/O: hands each line, newline included, to ``sink`` (None keeps nothing).
 
-    Args:
-        sink: takes one line, newline included, and returns once it is safe; None keeps nothing.
-        entries: what the chain already holds, verified.
-
-    Not for several threads at once.
+    ``sink`` returns once the line is safe; ``entries`` is what the chain holds, verified. For one thread.
     """
 
     def __init__(
@@ -167,8 +162,7 @@ class Chain:
     def append(self, kind: str, body: Mapping[str, Any]) -> Entry:
         """Add one entry; it counts only once the sink has taken it.
 
-        Raises:
-            TranscriptError: a body that JSON cannot express canonically, or that is too long.
+        ``TranscriptError``: a body that JSON cannot express canonically, or that is too long.
         """
         plain = json.loads(canonical_json(dict(body)))  # a copy nobody else can change
         hashed = _hash(self._type, self._head, self._next, kind, plain, self._identity.name)
@@ -198,18 +192,10 @@ def verify_chain(
     owner: str | None = None,
     after: Sequence[Entry] = (),
 ) -> tuple[Entry, ...]:
-    """Check every line of a chain, in order.
+    """Check every line of a chain, in order; gives all entries, those of ``after`` included.
 
-    Args:
-        public_bytes: the owner's public key, from a pinned roster.
-        owner: whose chain it must be; None takes the name that the first entry gives.
-        after: the entries before these lines, as this function returned them for the same owner and key.
-
-    Returns:
-        All entries, those of ``after`` included.
-
-    Raises:
-        BrokenChain: names the first bad line.
+    ``owner`` is whose chain it must be; None takes the name that the first entry gives. ``after`` are the
+    entries before these lines, of the same owner and key. ``BrokenChain`` names the first bad line.
     """
     entries = list(after)
     name = chain_type.name

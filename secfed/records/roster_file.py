@@ -51,12 +51,8 @@ def write_roster(path: Path, roster: Roster) -> None:
 def read_roster(path: Path) -> Roster:
     """Read a roster file and check it against the digest it states.
 
-    Raises:
-        ConfigError: no such file, or it cannot be read.
-        RosterError: not a roster, or its digest is not that of its members.
-
-    Security: the digest only shows that the file is consistent. That it is the *right* roster is what
-    comparing the digest with the pinned one shows.
+    ``ConfigError``: no such file, or unreadable; ``RosterError``: not a roster, or of another digest.
+    Security: that it is the *right* roster is what comparing the digest with the pinned one shows.
     """
     with unwritable_errors(path), path.open("rb") as stream:
         data = stream.read(_MAX_BYTES + 1)

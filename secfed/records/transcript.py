@@ -44,15 +44,10 @@ class Log(Protocol):
 class Transcript:
     """One party's transcript; the first entry names study, owner and roster.
 
-    Args:
-        sink: a path (created, or verified and continued), a callable that takes each line, or None.
-
-    Raises:
-        BrokenChain: the existing file does not verify.
-        TranscriptError: it belongs to another owner, study or roster, or cannot be written.
-
-    Security: an entry is on the disk when :meth:`append` returns. Bodies hold digests, names and
-    counts, never a value of a single site; the caller owes that.
+    ``sink`` is a path (created, or verified and continued), a callable that takes each line, or None.
+    ``BrokenChain``: the existing file does not verify; ``TranscriptError``: it belongs to another owner,
+    study or roster, or cannot be written. Security: an entry is on the disk when :meth:`append` returns.
+    Bodies hold digests, names and counts, never a value of a single site; the caller owes that.
     """
 
     def __init__(
@@ -172,8 +167,7 @@ class SumRecord:
     def from_body(cls, body: Mapping[str, Any]) -> SumRecord:
         """Read a body; further keys are allowed and ignored.
 
-        Raises:
-            TranscriptError: a missing key or a wrong type.
+        ``TranscriptError``: a missing key or a wrong type.
         """
         where = tuple(body.get(name) for name in ("round", "exchange", "attempt"))
         digests = tuple(body.get(name) for name in ("spec_digest", "totals_digest", "result_signature"))

@@ -1,4 +1,1 @@
-"""Durable writes, file locks, failpoints and signed files.
-
-Imports only errors and crypto.
-"""
+"""Durable writes, file locks, failpoints and signed files."""

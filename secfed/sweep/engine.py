@@ -35,13 +35,10 @@ def run_sweep(
     observer: SweepObserver | None = None,
     panels: Collection[str] = (),
 ) -> list[Row]:
-    """Carry out every run that is not finished yet, those of ``panels`` if some are named.
+    """Carry out every run that is not finished yet, those of ``panels`` if some are named; a row per run.
 
-    Returns:
-        A row per run of the plan, in its order. A failed run is a row, not an exception.
-
-    Raises:
-        ConfigError: the folder belongs to something else or is in use, or the plan has no such panel.
+    A failed run is a row, not an exception. ``ConfigError``: the folder belongs to something else or is in
+    use, or the plan has no such panel.
     """
     wanted = runs_of(plan, panels)
     with opened(out, plan.sweep.text) as store:

@@ -37,8 +37,7 @@ _PNG_DPI = 160
 def write_figure(plan: SweepPlan, rows: Sequence[Row], out: Path) -> tuple[Path, ...]:
     """Write ``figure.svg`` and ``figure.png``, and name them; neither without metrics to put side by side.
 
-    Raises:
-        ConfigError: ``sweep.figure`` names a metric that no run has, or a scale that does not suit.
+    ``ConfigError``: ``sweep.figure`` names a metric that no run has, or a scale that does not suit.
     """
     sweep = plan.sweep
     x = x_dimension(sweep)

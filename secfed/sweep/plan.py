@@ -91,8 +91,7 @@ def check(study: Study) -> None:
 def make_plan(sweep: SweepFile) -> SweepPlan:
     """Every run, each with its study checked; nothing is trained and no record is read.
 
-    Raises:
-        ConfigError: lists all combinations that are impossible.
+    ``ConfigError``: lists all combinations that are impossible.
     """
     runs: list[SweepRun] = []
     refused: dict[tuple[tuple[str, Value], ...], SecfedError] = {}  # a point, whatever the seed

@@ -1,11 +1,8 @@
 """The folder of a sweep on disk, and why a sweep can be killed at any moment.
 
-``sweep.toml``          the sweep file
-``results.csv``         one row per run, replaced whole whenever a run finishes
-``summary.md``, ``figure.svg``, ``figure.png``  written at the end
-``runs/<name>/``        a finished run: what ``secfed simulate --out`` writes, ``study.toml``, ``log.txt`` and
-                        ``finished.json``
-``runs/<name>.part/``   a run that is running, was interrupted, or failed (``failure.json``)
+``sweep.toml``, ``results.csv``   the sweep file; one row per run, replaced whole whenever a run finishes
+``summary.md``, ``figure.*``      written at the end
+``runs/<name>/``, ``.part/``      a finished run; one that is running, was interrupted, or failed
 
 A run's folder gets its final name as its last step, in one rename. Whatever does not end in ``.part`` is
 therefore complete, and is found again by the digest of its study, not by its name.

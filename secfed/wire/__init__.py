@@ -1,4 +1,1 @@
-"""What travels: the layout of a vector, frames, and the transport interface.
-
-Imports config and what lies below.
-"""
+"""What travels: the layout of a vector, frames, and the transport interface."""

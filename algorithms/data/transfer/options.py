@@ -77,8 +77,7 @@ class _ArrayOptions(PairsOptions):
     def first_token_tokenizer(self, folder: Path) -> Tokenizer:
         """The tokenizer, checked to begin every text with the same token: the model reads a text off that.
 
-        Raises:
-            ConfigError: its files are missing or unusable, or texts begin with their first word.
+        ``ConfigError``: its files are missing or unusable, or texts begin with their first word.
         """
         tokenizer = self.make_tokenizer(folder)
         first = tokenizer.encode(["one", "two"])[:, 0]

@@ -1,4 +1,1 @@
-"""The same messages through a Flower SuperLink.
-
-Imports transport.
-"""
+"""The same messages through a Flower SuperLink."""

@@ -1,11 +1,8 @@
 """A hospital's half of the link over Flower: the agent listens at a socket for Flower's app.
 
-Flower takes the code that runs at a hospital from the study centre's bundle. So that code is given nothing
-but a socket: keys, data, journal and ledger are the agent's, in a process and under an account of its own.
-The agent believes no envelope that is not signed by the aggregator of the pinned roster.
-
-    envelope comes -> signed by the aggregator? -> offer: here, or declined
-                                              -> request: wait for the agent's answer -> reply or refused
+The app is code of the study centre's bundle, so it is given nothing but a socket. The agent believes no
+envelope that is not signed by the aggregator of the pinned roster: an offer is answered by "here" or
+"declined", a request by the agent's reply or refusal.
 
 Security: who may connect to the socket can withhold envelopes, and see what they carry; it can hold all
 connections, and so keep this hospital out of a study. It cannot make the agent work.

@@ -1,14 +1,8 @@
 """What the aggregator sends through Flower, to which node, and what an answer means. Sans-I/O, one thread.
 
-    node without a known site -> offer -> here: it is where this site is found
-    site with a request       -> request -> reply or refused
-
-Which node leads to which site is found out by asking: an offer goes to every node, and the site behind it
-answers under its own signature. So a node cannot pass for a site whose agent it does not reach. Where two
-nodes reach one site, the first is used as long as it is there, and the other is told to the operator.
-
-An envelope whose courier got lost is sent again, with the same request id, until it is answered or
-withdrawn.
+An offer goes to every node, and the site behind it answers under its own signature: a node cannot pass for a
+site whose agent it does not reach. Where two nodes reach one site, the first is used as long as it is there.
+An envelope whose courier got lost is sent again, with the same request id, until it is answered or withdrawn.
 """
 
 from __future__ import annotations

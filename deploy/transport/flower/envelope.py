@@ -1,16 +1,11 @@
 """Envelopes: frames in the hands of a courier that nobody has to trust, such as Flower. Sans-I/O.
 
-Over gRPC the TLS connection says who speaks. A courier's connections say nothing: whoever may submit an app
-to a Flower federation may hand a site any bytes. So every envelope is signed under the identities of the
-pinned roster, and a courier can lose, delay, repeat and read envelopes, but not write or change one.
+Whoever may submit an app to a Flower federation may hand a site any bytes. So every envelope is signed under
+the identities of the pinned roster: a courier can lose, delay, repeat and read envelopes, but not write one.
 
-    aggregator   offer (what is served), request (a frame for one site)
-    site         here, declined (answers to an offer), reply, refused (answers to a request)
-
-An envelope is its head, and its frame as it is. The head: u8 kind, text site, blob header (``Header`` of
-``messages.py``: study, request id, length and SHA-256 of the frame), 64 bytes of signature over what
-stands before it. An answer bears the request id of what it answers, which is random and new: it stands for
-nothing that was asked before.
+The head: u8 kind, text site, blob header (``Header`` of ``messages.py``: study, request id, length and
+SHA-256 of the frame), 64 bytes of signature over what stands before it; then the frame as it is. An answer
+bears the request id of what it answers, which is random and new.
 
 Security: envelopes are not encrypted. Who carries them sees what the aggregator sees: masked vectors, and the
 model that is broadcast.

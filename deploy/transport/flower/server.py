@@ -1,12 +1,9 @@
 """The aggregator's half of the link over Flower: a socket at which Flower's ServerApp fetches envelopes.
 
-What runs as a ServerApp is chosen by whoever may submit an app to the SuperLink. So it is given
-envelopes, and no key. It comes with what it knows, and goes with what there is to send, in turns:
-
-    app -> aggregator   nodes that are there, envelopes that got lost, and at most one answer
-    aggregator -> app   envelopes to send, envelopes to forget, and whether the study is over
-
-Memory: one large answer at a time; the next one is not read before the round has used it.
+What runs as a ServerApp is chosen by whoever may submit an app, so it is given envelopes, and no key. In
+turns it tells of nodes, lost envelopes and at most one answer, and gets envelopes to send and to forget, and
+whether the study is over. Memory: one large answer at a time; the next is not read before the round has used
+it.
 """
 
 from __future__ import annotations

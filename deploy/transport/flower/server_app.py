@@ -2,15 +2,9 @@
 
     secfed aggregate <- socket -> ServerApp <- SuperLink, SuperNode -> ClientApp <- socket -> secfed agent
 
-Whoever may submit an app to a federation decides what runs on its nodes and beside its SuperLink. So neither
-app has a key, data or a decision: they carry envelopes (``envelope.py``), which the two ends sign and check.
-Nothing is kept in ``Context.state``; a courier that dies loses what it carried, which is sent again.
-
-    [tool.flwr.app.components]          # examples/flower
-    serverapp = "courier:server_app"
-    clientapp = "courier:client_app"
-
-Both ends of the two sockets are on one machine; what may connect is a matter of file permissions.
+Whoever may submit an app decides what runs there. So neither app has a key, data or a decision: they carry
+envelopes (``envelope.py``), which the two ends sign and check, and keep nothing: what a courier loses is sent
+again. What may connect to the sockets is a matter of file permissions. How to install it: examples/flower.
 """
 
 from __future__ import annotations

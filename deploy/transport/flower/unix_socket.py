@@ -89,15 +89,11 @@ def connect(path: Path, timeout_s: float | None) -> socket.socket:
 
 
 class UnixSocketListener:
-    """Listens at a socket, with a thread per connection.
+    """Listens at a socket, with a thread per connection, ``most`` of them at a time; more are closed at once.
 
-    The socket's folder is made for this account alone if it is missing; one that exists must be closed to
-    others. Who may search the folder, and is in the socket's group, may connect.
-
-    Args:
-        serve: called with each connection, in a thread of its own; the connection is closed afterwards, also
-            when it raises :class:`LinkError` or :class:`MalformedMessage`.
-        most: connections at a time; more are closed at once.
+    The socket's folder is made for this account alone; one that exists must be closed to others. ``serve`` is
+    called with each connection, which is closed afterwards, also where it raises :class:`LinkError` or
+    :class:`MalformedMessage`.
     """
 
     def __init__(self, path: Path, serve: Callable[[socket.socket], None], *, most: int) -> None:

@@ -1,4 +1,1 @@
-"""Messages over gRPC with mutual TLS.
-
-Imports transport.
-"""
+"""Messages over gRPC with mutual TLS."""

@@ -25,12 +25,10 @@ _REMEDIES: Final = {
 
 
 class GrpcSiteConnection(SiteConnection):
-    """One site's connection to the aggregator.
+    """One site's connection to ``address``, ``host:port``; the host must be in the aggregator's certificate.
 
-    Args:
-        address: ``host:port`` of the aggregator; the host must be in its certificate.
-        proxy: ``http://[user:password@]host:port`` of an HTTP proxy (CONNECT); None takes
-            ``grpc_proxy``, ``https_proxy``, ``http_proxy`` and ``no_proxy`` from the environment.
+    ``proxy`` is ``http://[user:password@]host:port`` of an HTTP proxy (CONNECT); None takes that of the
+    environment.
     """
 
     def __init__(

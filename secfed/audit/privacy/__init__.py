@@ -45,13 +45,10 @@ def make_report(
 ) -> Report:
     """Find, verify and recompute everything under some folders, and gather what a report says.
 
-    Args:
-        folders: searched recursively.
-        pinned: roster files to believe, with the earlier ones kept beside them; without any, those found in
-            the folders are.
-        tick: called with (done, of) while epsilons are computed again.
-        seen: heads that an earlier report showed, hexadecimal; each must still be in one of the chains.
-        clock: seconds since 1970; dates the report and ends the periods of budgets.
+    ``pinned`` are roster files to believe, with the earlier ones beside them; without any, those in the
+    folders are. ``tick`` is called with (done, of) while epsilons are computed; ``seen`` are heads
+    (hexadecimal) that an earlier report showed, each of which must still be there; ``clock`` dates the report
+    and ends budget periods.
 
     Raises:
         ConfigError: a folder that does not exist, or ``seen`` holds something that is not a head.

@@ -89,10 +89,8 @@ class Recomputer:
     ) -> Standing:
         """Where a budget stands; at infinite epsilon if what is recorded is too extreme to compute with.
 
-        ``like`` is a recorded statement, whose accountant is used; pld without one.
-
-        Raises:
-            ConfigError: events that no accountant covers together.
+        ``like`` is a recorded statement, whose accountant is used; pld without one. ``ConfigError``: events
+        that no accountant covers together.
         """
         chosen = _expecting(self.accountants_of(like)[0], like)
         try:
