@@ -1,8 +1,7 @@
 """From one site's records to training and held-out tensors, using nothing but that site's records.
 
-Every statistic (median, mean, spread) is taken over the site's own training records. It ties every prepared
-record to every other one, as a split that is stratified by class ties the place of one record to the labels
-of others; for differential privacy of records see :meth:`Preparation.for_record_privacy`.
+Every statistic is of the site's own training records, and ties each record to every other one, as a split by
+class does; for differential privacy of records see :meth:`Preparation.for_record_privacy`.
 """
 
 from __future__ import annotations

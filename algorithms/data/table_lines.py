@@ -1,8 +1,7 @@
 """Tables in JSON Lines or CSV: rows, and what stands in their columns.
 
-Errors name the file, the line and the column; never what stands there. A damaged table must be an error,
-never fewer or other records: in a CSV file an open quote swallows the lines that follow it, and a cell too
-many moves the others to columns that they do not belong to.
+Errors name the file, the line and the column; never what stands there. A damaged table is an error, never
+fewer or other records: an open quote swallows lines, and a cell too many moves the others.
 """
 
 from __future__ import annotations

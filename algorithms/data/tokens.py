@@ -62,10 +62,7 @@ class _WordByWord(Tokenizer):
 def words_of(text: str) -> list[str]:
     """The words of a text: compatibility forms and upper and lower case made equal, punctuation left out.
 
-    The same on every machine: Unicode promises that normalisation and case folding of a character never
-    change once it is assigned.
-
-    Source: Unicode Standard Annex 15 (NFKC); Unicode Character Encoding Stability Policies.
+    The same on every machine and for ever: Unicode Standard Annex 15 (NFKC); Encoding Stability Policies.
     """
     return _WORD.findall(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()))
 

@@ -115,8 +115,7 @@ def denominator(
     """One entry of the table above, for a group's attention layers of a modality, or with None for the rest.
 
     ``own`` are n_I, n_T and n_P; a group without sites is left out. ``shared`` are n_(I+P) and n_(T+P), from
-    the sums of attention layers (not read for ``fedavg``): a site lost between the two is in one of them
-    only.
+    the sums of attention layers (not read for ``fedavg``): a site lost in between is in one of them only.
     """
     if aggregation == "fedavg":
         return own[kind]

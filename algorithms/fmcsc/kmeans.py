@@ -149,10 +149,7 @@ def _usable(features: torch.Tensor) -> torch.Tensor:
 
 
 def _cholesky(covariance: torch.Tensor) -> torch.Tensor:
-    """Lower factor of a positive semidefinite matrix: [d, d] float64.
-
-    A column whose pivot is not above rounding becomes 0: the records do not vary there, or only along
-    directions already taken.
+    """Lower factor of a positive semidefinite matrix: [d, d] float64; where a pivot is tiny, a column of 0.
 
     Source: Golub, Van Loan, "Matrix Computations", 4th edition, section 4.2.8 (semidefinite case).
     """

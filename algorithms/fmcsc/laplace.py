@@ -18,9 +18,8 @@ import torch
 def laplace(shape: Sequence[int], epsilon: float, generator: torch.Generator) -> torch.Tensor:
     """Independent float32 noise with scale 1 / epsilon for every coordinate of a tensor of this shape.
 
-    The generator is seeded like training: in simulation from the study's seed, so that whoever knows it can
-    take the noise off again. At ``epsilon = inf`` the noise is all -0.0 and the generator is not used:
-    x + (-0.0) has the bits of x for every x, also for x = -0.0, which + 0.0 would change.
+    In simulation the generator is seeded from the study's seed: whoever knows it can take the noise off. At
+    ``epsilon = inf`` the noise is all -0.0, as x + (-0.0) has the bits of x, and the generator is not used.
     """
     width = 1.0 / epsilon
     if width == 0.0:

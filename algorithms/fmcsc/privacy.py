@@ -63,9 +63,8 @@ def epochs(options: FmcscOptions, phase: str) -> int:
 def phases(plan: FmcscPlan, site: SiteId, records: int) -> tuple[Phase, ...]:
     """What a site is going to train in the whole study; all of it follows from public facts.
 
-    A site that is sampled for some pre-training rounds only plans just these: who is sampled is known to
-    everybody, so it is not amplification and is not accounted as such. How many records it has is treated as
-    public.
+    A site that is sampled for some pre-training rounds plans just these; who is sampled is known to
+    everybody, so it is no amplification. How many records it has is treated as public.
     """
     from secfed.dp.training.local_privacy import Phase  # the accountants are slow to import
 

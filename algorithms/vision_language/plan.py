@@ -20,9 +20,9 @@ Measures = Literal["received", "trained"]
 class Stage:
     """One exchange and what happens in it.
 
-    Equal names give batches in equal order, whatever the algorithm; a name is also that of the work under
-    ``[privacy]``. What is summed for the robust weights is the loss of the "received" model, before any step,
-    or of the site's own "trained" one.
+    Equal names give batches in equal order; a name is also that of the work under ``[privacy]``. Robust
+    weights are made from the loss of the "received" model, before any step, or of the site's own "trained"
+    one.
     """
 
     name: str

@@ -109,9 +109,8 @@ class Ring:
     def _fresh_variance(self) -> float:
         """Variance of a noise coefficient of one fresh ciphertext.
 
-        Symmetric: e. Public: e*u + e1 + e2*s with ternary u and s. With a special prime p the latter is
-        divided by p, and rounding both polynomials adds a uniform error r0 + r1*s. Rounding q*m/t to an
-        integer adds one more uniform error.
+        Symmetric: e. Public: e*u + e1 + e2*s with ternary u and s; a special prime p divides it by p, and
+        rounding both polynomials adds a uniform r0 + r1*s. Rounding q*m/t adds one more uniform error.
         """
         rounding = 1 / 12
         if self.key_mode == "symmetric":
@@ -182,9 +181,7 @@ def choose_ring(
 ) -> Ring:
     """The ring that sends the fewest bytes for a study's exchanges; within 1 %, the most secure one.
 
-    Raises:
-        ConfigError: unknown mode or scheme, or more sites than the noise budget was examined for.
-        RangeError: no ring carries these lanes.
+    ``ConfigError``: unknown mode or scheme, or too many sites; ``RangeError``: no ring carries these lanes.
     """
     if key_mode not in get_args(KeyMode):
         raise ConfigError(f"protection.key_mode = {key_mode!r}", remedy="use 'public' or 'symmetric'")
@@ -212,9 +209,7 @@ def choose_ring(
 def fit(ring: Ring, runs: Sequence[Run], sites: int) -> Parameters:
     """The slots of one exchange under a ring: the fewest slots, and of those the smallest modulus.
 
-    Raises:
-        ConfigError: the exchange has no elements.
-        RangeError: a lane does not fit the ring's slots.
+    ``ConfigError``: the exchange has no elements; ``RangeError``: a lane does not fit the ring's slots.
     """
     runs = tuple(runs)
     if not any(run.count for run in runs):

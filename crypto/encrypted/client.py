@@ -1,8 +1,7 @@
 """A site's half of encrypted sums: encrypt a vector as it is read, decrypt the sum of many, tag and verify.
 
-The work on one frame is in :mod:`secfed.crypto.encrypted.frames`, worker processes that share it out are in
-:mod:`secfed.crypto.encrypted.workers`. Frames are independent of each other: who works on one changes
-neither its integers nor its place in the upload.
+The work on one frame is in ``frames.py``, the processes that share it out in ``workers.py``: frames are
+independent of each other, and of who works on them.
 """
 
 from __future__ import annotations
@@ -47,9 +46,8 @@ class SiteCipher:
     def decrypt(self, parameters: Parameters, frames: Iterable[Buffer]) -> tuple[NDArray[Any], ...]:
         """Decrypt all frames of a sum: one array of ring integers per run, [count] uint32 or uint64.
 
-        Raises:
-            MalformedMessage: a frame is refused, missing or left over.
-            RangeError: the noise leaves no margin; the sum is not one of honest uploads.
+        ``MalformedMessage``: a frame is refused, missing or left over; ``RangeError``: the noise leaves no
+        margin.
         """
         # A copy of each: the next result takes its place.
         slots = (slots_of(parameters, bytes(data)) for data in self._pool.map("decrypt", parameters, frames))

@@ -64,12 +64,7 @@ class StudyKeys:
         return signed(hello, self.identity, labels.SIGN_KEY_HELLO, *self._context()).encode()
 
     def pack(self, request: KeyRequest) -> bytes:
-        """Messages 12 -> 13, at the holder.
-
-        Raises:
-            WrongState: this site is not the holder.
-            ProtocolError: see :func:`check_hello`.
-        """
+        """Messages 12 -> 13, at the holder; ``WrongState`` elsewhere. Also raises as :func:`check_hello`."""
         if self.identity.name != self.holder:
             raise WrongState("this site does not hold the study key for others")
         keys, packages = self.required, []
@@ -86,10 +81,8 @@ class StudyKeys:
     def unpack(self, delivery: KeyDelivery) -> None:
         """Message 14: take the study key.
 
-        Raises:
-            InconsistentView: the package is for another site, or was not asked for.
-            BadSignature: the holder did not sign it.
-            MalformedMessage: it cannot be opened.
+        ``InconsistentView``: the package is for another site, or was not asked for; ``BadSignature``: the
+        holder did not sign it; ``MalformedMessage``: it cannot be opened.
         """
         if delivery.package.recipient != self.identity.name or self._seal_key is None:
             raise InconsistentView("a study key was delivered that this site did not ask for")
@@ -128,10 +121,8 @@ def key_context(study: str, roster: Roster, ring: Ring, holder: str) -> Sequence
 def check_hello(hello: KeyHello, roster: Roster, context: Sequence[bytes]) -> None:
     """Whether its site signed a hello; the aggregator checks too, so that one bad hello blocks nobody.
 
-    Raises:
-        RosterError: it comes from outside the roster.
-        BadSignature: its site did not sign it.
-        MalformedMessage: the study key cannot be sealed to its key.
+    ``RosterError``: from outside the roster; ``BadSignature``: its site did not sign it;
+    ``MalformedMessage``: the study key cannot be sealed to its key.
     """
     public = roster.public(hello.site)
     verify(public, hello.signature, labels.SIGN_KEY_HELLO, *context, hello.body(), who=hello.site)

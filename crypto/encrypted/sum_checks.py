@@ -1,9 +1,8 @@
 """Which sum of ciphertexts a site decrypts: the rules that masked protection has before it unmasks.
 
-Under masks a site helps to open a sum after it has checked specification, survivors and its own upload.
-Under encryption every site can open anything, so it makes the same checks when it is given a sum, whether
-it contributed or was away. The last of them is the tag (``SiteCipher.verify``): only then is it certain
-that the ciphertext is the sum of the survivors' uploads.
+Every site could open anything, so it checks specification, survivors and its own upload, whether it
+contributed or was away; only the tag (``SiteCipher.verify``) makes certain that it is the sum of the
+survivors' uploads.
 """
 
 from __future__ import annotations

@@ -40,9 +40,8 @@ _STOP_TIMEOUT_S: Final = 5.0
 class SharedMemory:
     """Places for frames, shared with child processes that are given this object when they are started.
 
-    Raises:
-        ConfigError: the operating system has no anonymous files in memory.
-        RoundAborted: there is not enough memory.
+    ``ConfigError``: the system has no anonymous files in memory; ``RoundAborted``: there is not enough
+    memory.
     """
 
     def __init__(self, places: int) -> None:

@@ -2,8 +2,7 @@
 
     settings -> study (own code as the policy permits) -> names, policy, approval, roster -> Admitted
 
-A study that is not admitted is not an error of the agent: it is refused with its reasons, and asked about
-again later, because a person may approve it or change the policy meanwhile.
+A refusal is no error of the agent: a study is asked about again, as a person or the policy may decide anew.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What the agent and the command line write into the site's decision log, and when they go on without it.
 
-What a study needs before it runs is recorded first, or the study does not run: the roster and the policy
-that it runs under, every person's decision that holds, and that it was begun. What was refused stays refused
-whether or not it can be recorded: the agent says so in its log and goes on, and the decision log counts what
-it lacks as soon as it can be written again.
+What a study needs before it runs is recorded first, or it does not run: roster, policy, every decision that
+holds, and that it was begun. What was refused stays refused whether or not it can be recorded; the log counts
+what it lacks as soon as it can be written again.
 """
 
 from __future__ import annotations

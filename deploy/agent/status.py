@@ -1,8 +1,7 @@
 """What the agent is doing, for the people at its hospital: a file for ``secfed agent status``, and metrics.
 
-Names, counts, sizes and times; never a value that came out of data. The file is for the agent's user only:
-alarms say that local work failed, which depends on records, and the aggregator is not to learn it.
-Nothing depends on it: where it cannot be written, the log says so, and the agent goes on.
+Names, counts, sizes and times; never a value that came out of data. The file is for the agent's user only, as
+alarms depend on records. Nothing depends on it: where it cannot be written, the log says so.
 """
 
 from __future__ import annotations

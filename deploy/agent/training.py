@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Any
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.dp.accounting.events import from_value
-from secfed.engine.wire import (
-    SOCKET_VARIABLE,
-    Job,
-    Tensors,
-    error_head,
-    raise_error,
-    receive,
-    send,
-)
+from secfed.engine.wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.errors import (
     BudgetExceeded,
     ConfigError,
@@ -119,10 +111,8 @@ class TrainingProcess(SiteProgram):
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Let the other process work on one exchange; what fails there it contains there.
 
-        Raises:
-            TrainingDied: it died.
-            BudgetExceeded, TranscriptError: a payment was refused.
-            Stopping: :meth:`stop` was called meanwhile.
+        ``TrainingDied``: it died; ``BudgetExceeded``, ``TranscriptError``: a payment was refused;
+        ``Stopping``: :meth:`stop` was called meanwhile.
         """
         self.kept = {}  # what was kept before stays on the disk, if nothing follows
         head: dict[str, Any] = {"do": "work", "round": round_number, "exchange": exchange.name}

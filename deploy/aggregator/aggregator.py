@@ -123,11 +123,10 @@ class Aggregator:
         self._tell = self._versions.tell
 
     def run(self) -> RunReport:
-        """Serve the study to its end.
+        """Serve the study to its end, or raise.
 
-        Raises ``Stopped`` where the operator stopped it; ``LinkError``: the address cannot be had;
-        ``StudyStopped``: the next rounds could come to no sum, it can be resumed or ended; ``RoundAborted``:
-        not one sum came about.
+        ``Stopped``: by the operator; ``LinkError``: the address cannot be had; ``StudyStopped``: the next
+        rounds could come to no sum, it can be resumed or ended; ``RoundAborted``: not one sum came about.
         """
         central = self._central
         with closing(CentralRun(central, self._identity, self._out, self._carrier, self._observer)) as run:

@@ -116,9 +116,8 @@ class CentralRun:
     def run(self, *, end: bool = False) -> RunReport:
         """Run what is left of the study, and write its results.
 
-        Raises:
-            StudyStopped: the next rounds could come to no sum. Nothing is written, and it can go on.
-            RoundAborted: not one sum came about.
+        ``StudyStopped``: the next rounds could come to no sum, nothing is written, and it can go on;
+        ``RoundAborted``: not one sum came about.
         """
         study = self._central.study
         self._observer.started(study.name, self._central.names, study.rounds)

@@ -1,8 +1,7 @@
 """`secfed site check STUDY.toml`: the study as this hospital's agent would meet it, without a trace of it.
 
-The pieces are the agent's own: the policy, the derivation of the study, and the training process, which
-loads the data as before the first round. What the agent would write is left undone: no approval is noted, no
-ledger opened, no log begun.
+The pieces are the agent's own: policy, derivation, and the training process, which loads the data as before
+the first round. No approval is noted, no ledger opened, no log begun.
 """
 
 from __future__ import annotations

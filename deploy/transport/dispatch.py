@@ -53,9 +53,8 @@ class StageDispatcher:
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
         """Carry one step; each reply is handed over as it arrives, in this thread.
 
-        A reply is valid only during ``on_reply``: what it should outlive must be copied. A site that
-        refuses, falls silent or misses the deadline is not handed over. When this returns or raises,
-        nothing is waited for any more.
+        A reply is valid only during ``on_reply``. A site that refuses, falls silent or misses the deadline is
+        not handed over. When this returns or raises, nothing is waited for any more.
         """
         start = time.monotonic()
         end = start + self._deadline_s(stage)

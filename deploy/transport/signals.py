@@ -39,9 +39,9 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 def called_on_signal(act: Callable[[], None]) -> Iterator[None]:
     """Call ``act`` at SIGINT or SIGTERM, in a thread of its own; entered in the main thread.
 
-    A handler interrupts the main thread anywhere, also while it holds a lock: there, ``act`` could wait for
-    that lock for ever. So the handler only tells the thread; it runs once the main thread's present call into
-    C, if there is one, has returned.
+    A handler interrupts the main thread anywhere, also while it holds a lock that ``act`` could wait for. So
+    it only tells the thread; it runs once the main thread's present call into C, if there is one, has
+    returned.
     """
     signals: SimpleQueue[int] = SimpleQueue()  # its put() may interrupt itself
 

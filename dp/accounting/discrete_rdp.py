@@ -15,12 +15,10 @@ from secfed.dp.accounting.events import DistributedDiscreteGaussian, Skellam
 
 
 def skellam(orders: NDArray[np.float64], event: Skellam) -> NDArray[np.float64]:
-    """RDP of one release with Skellam noise, per order.
+    """RDP of one release with Skellam noise, per order; a fractional one gets the bound of the next integer.
 
-    The bound is proven for integer orders; a fractional order gets the value of the next integer,
-    which is an upper bound because Renyi divergences do not decrease with the order.
-
-    Source: Agarwal, Kairouz, Liu 2021 (arXiv 2110.04995), theorem 3.5 and its vector form.
+    Renyi divergences do not decrease with the order. Source: Agarwal, Kairouz, Liu 2021 (arXiv 2110.04995),
+    theorem 3.5 and its vector form.
     """
     if event.variance == 0:
         return np.full_like(orders, np.inf)

@@ -1,8 +1,8 @@
 """An accountant for long ledgers, which state an epsilon after every payment.
 
-Composing everything from scratch each time is quadratic. A composition that only grew is continued instead,
-and a *recorded* epsilon is tested by its delta, which is one dot product. Only if delta is not met to one
-part in a million, epsilon is computed exactly. A recorded epsilon can thus be off by about 1e-7 unnoticed.
+A composition that only grew is continued, and a *recorded* epsilon is tested by its delta, one dot product.
+Only if delta is not met to one part in a million, epsilon is computed exactly: it can be off by 1e-7
+unnoticed.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ def recorded_in(entries: Iterable[Entry], file: Path) -> Iterator[Recorded]:
 def read_recorded(file: Path) -> Iterator[Recorded]:
     """What a site's own transcript recorded, without verifying it; TranscriptError if it cannot be read.
 
-    It is read at every start of a study, as are those of all earlier studies: an unfinished last line, or
-    damage to a transcript of long ago, must not stop a new study. What an entry claims here permits nothing,
+    Damage to a transcript of long ago must not stop a new study. What an entry claims here permits nothing,
     it can only make the site refuse. ``secfed audit verify`` verifies.
     """
     try:

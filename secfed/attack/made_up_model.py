@@ -2,10 +2,7 @@
 
 The bias of a layer of ReLUs switches every unit off, except for records with one feature that the attacker
 asks about. All others have a gradient of exactly zero, so that a sum is the update of those with such
-records.
-
-Source: Boenisch et al., "When the Curious Abandon Honesty", EuroS&P 2023 (trap weights); Fowl et al.,
-"Robbing the Fed", ICLR 2022.
+records. Source: Boenisch et al., EuroS&P 2023 (trap weights); Fowl et al., "Robbing the Fed", ICLR 2022.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Attacks with a second study over the same records: the difference of two sums, across studies.
 
-Hospitals are those of a deployment: studies are admitted by a policy, everything that a hospital keeps is on
-the disk, and its batches come in an order of its own. The aggregator offers the same study with another
-deadline, and one that lacks a hospital; that one waits for a person at each hospital, who is shown what it
-resembles. What it would bring if all of them approved it is played as well.
+Hospitals are those of a deployment, with a policy and everything on the disk. The aggregator offers the same
+study with another deadline, and one that lacks a hospital, which waits for a person at each hospital. What it
+would bring if all of them approved it is played as well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The link between machines, over loopback: latency, large frames both ways, memory, many sites.
 
-The aggregator is this process, the sites are threads of another, as far apart as one machine allows. The
-limit is the same bytes over bare TLS 1.3 sockets between the same two processes with the same certificates:
-no frames, no hashes, no names. Both are measured in one run.
+The aggregator is this process, the sites are threads of another. The limit is the same bytes over bare TLS
+1.3 sockets with the same certificates: no frames, no hashes, no names. Both are measured in one run.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def measure(
 ) -> dict[str, Any]:
     """Run the benchmark; JSON-ready. Of ``repeats`` large transfers and steps the median counts.
 
-    All of ``sites`` receive and send one frame of ``parameters`` 32-bit lanes at once; ``messages`` are empty
-    round trips; ``many`` sites get 1 kB each way, and sum ``round_parameters`` masked elements (0 leaves it
-    out).
+    All of ``sites`` receive and send a frame of ``parameters`` 32-bit lanes at once; ``messages`` are empty
+    trips; ``many`` sites get 1 kB each way, and sum ``round_parameters`` masked elements (0: none).
     """
     size_bytes = 4 * parameters
     progress("certificates")

@@ -24,19 +24,15 @@ class Running(Protocol):
 
     def over(self) -> bool:
         """Whether it has ended, one way or the other."""
-        ...
 
     def stop(self) -> None:
         """End it."""
-        ...
 
     def signal(self) -> str:
         """What ended it, if it did not end by itself."""
-        ...
 
     def now(self) -> str:
         """The last line of its log."""
-        ...
 
 
 class Runner(Protocol):
@@ -44,7 +40,6 @@ class Runner(Protocol):
 
     def start(self, run: SweepRun, part: Path) -> Running:
         """Start a run into its folder ``NAME.part``, which holds ``study.toml``."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
-"""Synthetic chest images: simple shapes that stand for lungs, heart, findings and devices.
+"""Synthetic chest images: simple shapes for lungs, heart, findings and devices; nothing comes from a patient.
 
-Nothing here comes from a patient or is an anatomical model: the pictures have just enough structure that an
-encoder has to look at *where*, *how much* and *what kind*, as a report says it.
-
+They have just enough structure that an encoder has to look at *where*, *how much* and *what kind*.
 Coordinates: x from -1 (left of the picture, the patient's right) to 1, y from -1 (top) to 1.
 """
 

@@ -1,8 +1,7 @@
 """Synthetic reports for synthetic chest images: one clause per finding, then heart and device.
 
-A report says exactly what the image shows. How it says it depends on the site: one of three ways to
-phrase a clause, and one of five sets of words for severity. All words are listed here, so the
-vocabulary is public and no record is needed to make it.
+How a report says what the image shows depends on the site: one of three ways to phrase a clause, one of five
+sets of words for severity. All words are listed here, so the vocabulary is public.
 """
 
 from __future__ import annotations

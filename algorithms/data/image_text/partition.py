@@ -1,8 +1,8 @@
-"""Dividing image-report pairs among simulated hospitals by their combination of findings.
+"""Dividing image-report pairs among simulated hospitals: every combination of findings is one class.
 
-Every combination of findings is one class, and each class is divided by proportions drawn from a Dirichlet
-distribution, the same for training and held-out pairs. The published "degree" of heterogeneity 1 is alpha = 1
-(at five sites: a mean pairwise total variation near 0.46); a *smaller* alpha is more skewed.
+Each is divided by Dirichlet proportions, the same for training and held-out pairs. The published "degree" of
+heterogeneity 1 is alpha = 1 (at five sites a mean total variation near 0.46); a *smaller* alpha is more
+skewed.
 """
 
 from __future__ import annotations

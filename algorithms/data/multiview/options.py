@@ -135,9 +135,8 @@ class DigitsViewsOptions(ViewsOptions):
 class MultiviewOptions(ViewsOptions):
     """Options of ``multiview``: a .npz or .mat file with one array per view.
 
-    The records are divided among a number of simulated sites; or, with ``site_key``, an array of the
-    file says where a record belongs. In the second case every hospital keeps its own file with its own
-    records and, if it holds one view only, just that view.
+    Records are divided among simulated sites; or, with ``site_key``, an array says where each belongs: then
+    every hospital keeps a file with its own records and views only.
     """
 
     path: str = Field(description="the .npz or .mat file, relative to the study file")

@@ -17,9 +17,8 @@ ALWAYS_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
 class TableOptions(base.DataOptions):
     """Options of ``csv``.
 
-    Standardising by a site's own statistics needs no agreement but hides what differs *between* sites,
-    which a common model could have used. Where usual values are known, ``scale`` is the better choice: a
-    public constant per column, which reads no record at all.
+    A site's own statistics hide what differs *between* sites. Where usual values are known, ``scale`` is the
+    better choice: a public constant per column, which reads no record at all.
     """
 
     path: str = Field(description="the CSV file, relative to the study file")

@@ -2,8 +2,7 @@
 
 What runs as a ServerApp is chosen by whoever may submit an app, so it is given envelopes, and no key. In
 turns it tells of nodes, lost envelopes and at most one answer, and gets envelopes to send and to forget, and
-whether the study is over. Memory: one large answer at a time; the next is not read before the round has used
-it.
+whether the study is over. Memory: one large answer at a time, until the round has used it.
 """
 
 from __future__ import annotations

@@ -63,12 +63,11 @@ class Stay:
 
 
 class Room:
-    """Memory for large replies, given out in the order of asking.
+    """Memory for large replies, given out in the order of asking; a single one may exceed what there is.
 
-    A reply that comes in more slowly than ``turn_bytes_per_s`` gives way where another waits, and its site
-    begins again at the end of the line. So a slow hospital holds nobody up for long. Every time it gave way
-    it may stay twice as long: where all lines are slow, each comes through in the end. A single reply may
-    exceed the memory there is.
+    A reply slower than ``turn_bytes_per_s`` gives way where another waits, and its site begins again at the
+    end of the line. Every time it may stay twice as long: where all lines are slow, each comes through in the
+    end.
     """
 
     def __init__(self, limits: ServerLimits) -> None:

@@ -1,9 +1,9 @@
 """The aggregator's side of the four calls of ``messages.proto``.
 
-Every call is taken as a stream of bytes, also those that carry one message: the caller is checked first,
-and only then is anything read, with a timeout, and parsed. What a call may cost is bounded at the door
-(calls per site, idle calls per second) and while it runs (time per part, bytes per reply, memory of
-large replies). A long poll is a suspended coroutine, not a thread.
+Every call is taken as a stream of bytes: the caller is checked first, and only then is anything read, with a
+timeout, and parsed. What a call may cost is bounded at the door (calls per site, idle calls per second) and
+while it runs (time per part, bytes per reply, memory of large replies). A long poll is a coroutine, no
+thread.
 """
 
 from __future__ import annotations

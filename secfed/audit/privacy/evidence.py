@@ -1,8 +1,7 @@
 """What an audit report states: plain values, and nothing that is not in a signed record.
 
-The field names are the keys of the report's JSON; :data:`SCHEMA_VERSION` changes with their meaning.
-Only named keys of entries are copied, so a value that does not belong into a record does not get into a
-report either.
+The field names are the keys of the report's JSON; :data:`SCHEMA_VERSION` changes with their meaning. Only
+named keys of entries are copied.
 """
 
 from __future__ import annotations

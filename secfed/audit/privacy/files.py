@@ -85,9 +85,8 @@ class Found:
 def find(folders: Sequence[Path]) -> Found:
     """Search folders; a file that is reached twice is read once.
 
-    Raises:
-        ConfigError: a folder that does not exist.
-        TranscriptError: a file that cannot be read, or no signed chain anywhere.
+    ``ConfigError``: a folder that does not exist; ``TranscriptError``: an unreadable file, or no chain
+    anywhere.
     """
     sources: dict[Path, Source] = {}
     for folder in folders:
