@@ -61,13 +61,12 @@ BDGP = {"2:1": 0.967, "1:1": 0.946, "1:2": 0.917}
 
 
 @pytest.mark.shared_data
-@pytest.mark.parametrize("ratio", MNIST_USPS)
 def test_mnist_usps_is_clustered_better_than_by_fmcsc(
-    repository: Path, shared_data: Path, ratio: str, monkeypatch
+    repository: Path, shared_data: Path, monkeypatch
 ) -> None:
-    """Targets for three seeds hold for the first; FMCSC's paper has 95.1, 92.9, 90.1."""
+    """The hardest ratio and the first seed; FMCSC's paper has 95.1, 92.9, 90.1 for the three ratios."""
     monkeypatch.setenv("SECFED_DATA", str(shared_data))
-    assert loop(example(repository, "canonical-mnist-usps", ratio, 1)).metrics()[1]["acc"] > MNIST_USPS[ratio]
+    assert loop(example(repository, "canonical-mnist-usps", "1:2", 1)).metrics()[1]["acc"] > MNIST_USPS["1:2"]
 
 
 @pytest.mark.slow

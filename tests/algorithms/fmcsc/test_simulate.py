@@ -18,7 +18,7 @@ from tests.algorithms.loop import simulate as loop
 from tests.algorithms.pooled_kmeans import pooled_kmeans
 from tests.algorithms.whole import model_bytes, run
 
-QUICK = {"study__rounds": 3, "algorithm__pretrain_rounds": 1}
+QUICK = {"study__rounds": 2, "algorithm__pretrain_rounds": 1}
 QUICK |= {"algorithm__kmeans_iterations": 2, "algorithm__group_iterations": 1}
 
 
@@ -32,7 +32,7 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, RunReport]:
 
 def test_model_and_scores_are_identical_under_encrypted_and_plain(tmp_path, public):
     report = run(study(**QUICK, protection__name="encrypted"), tmp_path)
-    assert [entry.aborted for entry in report.rounds] == [None] * 3
+    assert [entry.aborted for entry in report.rounds] == [None] * 2
     assert report.final == public[1].final
     assert set(report.final) == {"acc", "nmi", "ari"}
     assert model_bytes(tmp_path) == public[0]
@@ -50,10 +50,10 @@ def test_hidden_view_types_leave_every_site_the_same_number_of_bytes():
 
 
 def test_a_dropped_site_equals_an_absent_one(tmp_path):
-    run(study(**QUICK), tmp_path / "absent", "hospital-5@train:3")
-    report = run(study(**QUICK, protection__name="masked"), tmp_path / "dropped", "hospital-5@mask:3")
-    assert ("hospital-5", "mask") in report.rounds[2].drops
-    assert report.rounds[2].aborted is None
+    run(study(**QUICK), tmp_path / "absent", "hospital-5@train:2")
+    report = run(study(**QUICK, protection__name="masked"), tmp_path / "dropped", "hospital-5@mask:2")
+    assert ("hospital-5", "mask") in report.rounds[1].drops
+    assert report.rounds[1].aborted is None
     assert model_bytes(tmp_path / "absent") == model_bytes(tmp_path / "dropped")
 
 
@@ -110,7 +110,7 @@ def test_federated_clusters_are_those_of_lloyd_on_the_pooled_features():
 def test_participants_and_others_are_scored_apart_and_together():
     changes = {**QUICK, "data__views": [-1] * 6 + [0] * 4, "algorithm__participation": 0.7}
     assert len(tiny(**changes).plan.participants) == 7
-    metrics = loop(study(**changes)).metrics()[3]
+    metrics = loop(study(**changes)).metrics()[2]
     assert {"acc", "participating_acc", "others_acc"} <= set(metrics)
     # One matching for all records is never better than one for each part.
     assert metrics["acc"] <= 0.7 * metrics["participating_acc"] + 0.3 * metrics["others_acc"] + 1e-9
@@ -119,11 +119,11 @@ def test_participants_and_others_are_scored_apart_and_together():
 def test_too_few_others_for_a_sum_are_not_scored_apart():
     algorithm = tiny(**QUICK, data__views=[-1] * 4 + [0] * 4, algorithm__participation=0.75)
     assert len(algorithm.plan.participants) == 6
-    table = algorithm.exchanges(4)[-1]
+    table = algorithm.exchanges(3)[-1]
     assert [field.name for field in table.layout.fields] == ["table"]
     program, state = algorithm.site("hospital-4"), {"centres": torch.zeros(3, 3, 4)}
-    program._scoring.remember(4, torch.rand(24, 4))
-    assert float(program._scoring.contribute(4, algorithm.stage(4, table), state)["table"].sum()) == 24
+    program._scoring.remember(3, torch.rand(24, 4))
+    assert float(program._scoring.contribute(3, algorithm.stage(3, table), state)["table"].sum()) == 24
 
 
 def test_a_site_that_does_not_take_part_never_trains():
@@ -151,12 +151,12 @@ def smaller(made: Study) -> Study:
     changes = {
         "study.rounds": 5,
         "algorithm.pretrain_rounds": 4,
-        "algorithm.pretrain_epochs": 10,
+        "algorithm.pretrain_epochs": 5,
         "algorithm.pretrain_share": 1.0,
-        "algorithm.local_epochs": 5,
-        "algorithm.distillation_epochs": 10,
-        "algorithm.kmeans_iterations": 5,
-        "algorithm.restarts": 5,
+        "algorithm.local_epochs": 2,
+        "algorithm.distillation_epochs": 3,
+        "algorithm.kmeans_iterations": 3,
+        "algorithm.restarts": 3,
         "model.hidden": [64, 64, 128],
         "data.per_class": 40,
         "data.sites": 4,
