@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import util
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,7 @@ from secfed.crypto import labels
 from secfed.crypto.identity import Identity
 from secfed.crypto.messages import FinalModel, Result
 from secfed.dp.accounting.events import (
+    _KINDS,
     Event,
     Gaussian,
     PoissonSampledGaussian,
@@ -34,8 +36,11 @@ from secfed.dp.accounting.events import (
 )
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.ledger import ledger
 from secfed.dp.ledger.ledger import LEDGER as LEDGER_CHAIN
 from secfed.dp.ledger.ledger import SPENT
+from secfed.records import decision_state, transcript
+from secfed.records.decision_log import DECISIONS
 from secfed.records.hash_chain import OPENED, Chain, ChainType, canonical_json
 from secfed.records.transcript import MODEL, RELEASED, SUMMED, TRANSCRIPT
 from tests.dp.report_case import ADD, LEDGER, PRIVACY, UPDATE, Case, Study, settings
@@ -322,9 +327,9 @@ def test_tampering_is_found_by_both(verifier: ModuleType, case: Case, tmp_path: 
 def test_what_no_record_shows_by_itself(verifier: ModuleType, case: Case, tmp_path: Path, name: str) -> None:
     run = Run(case, tmp_path / "run")
     UNSEEN[name](run)
-    for ledger in run.path.rglob(LEDGER):  # what is left of it must be consistent
+    for kept in run.path.rglob(LEDGER):  # what is left of it must be consistent
         if name.startswith("the ends"):
-            run.lines(ledger, lambda x: x[:2])
+            run.lines(kept, lambda x: x[:2])
     for model in run.path.rglob("model.safetensors"):
         if name.startswith("the ends"):
             model.unlink()
@@ -359,6 +364,36 @@ def test_it_runs_alone(case: Case) -> None:
 
 def test_it_stays_short_enough_to_read() -> None:
     assert len((HERE / "verify.py").read_text().splitlines()) <= 400
+
+
+class TestThePage:
+    PAGE = (HERE.parents[1] / "docs" / "records.md").read_text()
+
+    def section(self, number: int) -> str:
+        return self.PAGE.split(f"\n## {number}. ")[1].split("\n## ")[0]
+
+    @pytest.mark.parametrize(("module", "section"), [(transcript, 3), (ledger, 4), (decision_state, 6)])
+    def test_it_names_every_kind_of_entry(self, module: ModuleType, section: int) -> None:
+        names = [name for name in vars(module) if name.isupper() and not name.startswith("_")]
+        kinds = {value for name in names if isinstance(value := getattr(module, name), str)}
+        named = set(re.findall(r"`([^`]+)`", self.section(section)))
+        assert kinds - {OPENED} <= named
+
+    def test_it_gives_the_fields_of_every_event(self) -> None:
+        rows = [row.split("|") for row in self.section(4).splitlines() if "/1`" in row]
+        stated = {
+            event: set(re.findall(r"`([^`]+)`", row[2]))
+            for row in rows
+            for event in re.findall(r"`([^`]+)`", row[1])
+        }
+        assert stated == {
+            name: {field.name for field in fields(kind)} - {"adjacency"} for name, kind in _KINDS.items()
+        }
+
+    def test_it_gives_the_labels(self) -> None:
+        for kind in (TRANSCRIPT, LEDGER_CHAIN, DECISIONS):
+            for label in (kind.chain_label, kind.sign_label):
+                assert f"`{label.decode().removeprefix('secfed/v1 ')}`" in self.section(1)
 
 
 REPLACE = Adjacency.REPLACE_RECORD
