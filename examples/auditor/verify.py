@@ -2,9 +2,9 @@
 
     python verify.py FOLDER [--roster FILE] [--digest HEX] [--seen HEAD ...]
 
-It is written from docs/records.md and needs Python 3.11, the package `cryptography`, and epsilon.py beside it.
-FOLDER is what `secfed simulate --out` or `secfed aggregate` wrote, with the hospitals' records in it under
-`sites/`, or a hospital's own state folder. Exit status: 0 verified, 1 something is wrong, 2 not checked.
+It is written from docs/records.md; it needs Python 3.11, `cryptography`, and epsilon.py beside it. FOLDER is
+what `secfed simulate --out` or `secfed aggregate` wrote, with the hospitals' records in it under `sites/`, or
+a hospital's own state folder. Exit status: 0 verified, 1 something is wrong, 2 not checked.
 """
 
 from __future__ import annotations

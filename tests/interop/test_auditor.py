@@ -47,8 +47,9 @@ from tests.dp.report_case import ADD, LEDGER, PRIVACY, UPDATE, Case, Study, sett
 
 HERE = Path(__file__).parents[2] / "examples" / "auditor"
 SITE = "hospital-b"
-EVENTS: tuple[Event, ...] = (Gaussian(ADD, 9.0, 1), PoissonSampledGaussian(ADD, 0.5, 6.0, 2))
+EVENTS: tuple[Event, ...] = (Gaussian(ADD, 9.0, 1), UnitSkellam(ADD, 1e4, 1e5, 1e10, 1))
 MODEL_BYTES = b"the model"
+NOISE = {"noise_multiplier"}
 Body = dict[str, Any]
 
 
@@ -255,8 +256,13 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "a smaller epsilon": _statement(lambda s: s.update(epsilon=0.5 * s["epsilon"])),
     "a larger epsilon": _statement(lambda s: s.update(epsilon=1.5 * s["epsilon"])),
     "another relation": _statement(lambda s: s.update(adjacency="replace-record")),
-    "more noise than there was": _event(noise_multiplier=20.0),
+    "more noise than there was": lambda run: _spent(
+        run, lambda body: body["event"].update(dict.fromkeys(NOISE & set(body["event"]), 20.0))
+    ),
     "an event that did not happen": _event(count=0),
+    "an event that happened twice": lambda run: _spent(
+        run, lambda body: body["event"].update(count=1 + (body["round"] == 2))
+    ),
     "an unknown event": _event(event="nothing/1"),
     "an event with one field more": _event(more=1),
     "a payment removed": lambda run: run.resigned(run.ledger, _dropped(SPENT, 0)),
