@@ -1,0 +1,433 @@
+"""The auditor's own verifier beside ``secfed audit verify``: on good records, and on records tampered with.
+
+It shares no code with secfed; docs/records.md is all that both have in common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from secfed.audit.privacy.check import check
+from secfed.crypto import labels
+from secfed.crypto.identity import Identity
+from secfed.crypto.messages import FinalModel, Result
+from secfed.dp.accounting.events import (
+    _KINDS,
+    Event,
+    Gaussian,
+    PoissonSampledGaussian,
+    UnitDiscreteGaussian,
+    UnitSkellam,
+    compose,
+    to_value,
+)
+from secfed.dp.accounting.interface import accountant
+from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.ledger import ledger
+from secfed.dp.ledger.ledger import LEDGER as LEDGER_CHAIN
+from secfed.dp.ledger.ledger import SPENT
+from secfed.records import decision_state, transcript
+from secfed.records.decision_log import DECISIONS
+from secfed.records.hash_chain import OPENED, Chain, ChainType, canonical_json
+from secfed.records.transcript import MODEL, RELEASED, SUMMED, TRANSCRIPT
+from tests.dp.report_case import ADD, LEDGER, PRIVACY, UPDATE, Case, Study, settings
+
+HERE = Path(__file__).parents[2] / "examples" / "auditor"
+SITE = "hospital-b"
+EVENTS: tuple[Event, ...] = (Gaussian(ADD, 9.0, 1), UnitSkellam(ADD, 1e4, 1e5, 1e10, 1))
+MODEL_BYTES = b"the model"
+NOISE = {"noise_multiplier"}
+Body = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(HERE))
+    spec = util.spec_from_file_location("auditor_verify", HERE / "verify.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(HERE))
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A finished private run: two sums, a payment for each, and a model that everyone names."""
+    made = Case(tmp_path_factory.mktemp("auditor"), accountant=accountant("pld"))
+    study = Study(made, "audited", "run", settings(PRIVACY, 2))
+    for number, event in enumerate(EVENTS, start=1):
+        study.round(number, UPDATE, event=event)
+    run = {"rounds": [{"round": 1, "metrics": {"auc": 0.5}}], "final": {"auc": 0.75}, "initial": None}
+    measured = {"initial": None, "rounds": {"1": {"auc": 0.5}}, "final": {"auc": 0.75}}
+    (study.path / "run.json").write_text(json.dumps(run))
+    sha256 = hashlib.sha256(MODEL_BYTES)
+    body: Body = {"file": "model.safetensors", "sha256": sha256.hexdigest(), "bytes": len(MODEL_BYTES)}
+    body |= {"round": 2, "sums": 2}
+    metrics = hashlib.sha256(canonical_json(measured)).hexdigest()
+    study.log.append(MODEL, {**body, "metrics": metrics})
+    about = FinalModel("audited", made.roster.digest, 2, 2, sha256.digest()).body()
+    signature = made.aggregator.sign(labels.SIGN_MODEL, about).hex()
+    for log in study.logs.values():
+        log.append(MODEL, {**body, "signature": signature})
+    for folder in (study.path, study.path / "sites" / SITE):
+        (folder / "model.safetensors").write_bytes(MODEL_BYTES)
+    study.close()
+    return made
+
+
+class Run:
+    """A copy of the run, and ways to tamper with it."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case, self.path = case, Path(shutil.copytree(case.root / "run", folder))
+        self.central = self.path / "transcript.jsonl"
+        self.site = self.path / "sites" / SITE / "transcript.jsonl"
+        self.ledger = self.path / "sites" / SITE / LEDGER
+
+    def lines(self, path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+    def replaced(self, path: Path, old: str, new: str) -> None:
+        data = path.read_text()
+        assert old in data
+        path.write_text(data.replace(old, new, 1))
+
+    def resigned(self, path: Path, change: Callable[[list[tuple[str, Body]]], object]) -> None:
+        """The chain as its owner would write it anew, with a valid signature on every line."""
+        kind = LEDGER_CHAIN if path.name == LEDGER else TRANSCRIPT
+        owner = self.case.aggregator if path == self.central else self.case.identities[SITE]
+        entries = [
+            (entry["kind"], entry["body"]) for entry in map(json.loads, path.read_bytes().splitlines())
+        ]
+        before = [entry["hash"] for entry in map(json.loads, path.read_bytes().splitlines())]
+        change(entries)
+        _write(path, owner, kind, entries)
+        if path == self.ledger:  # and the heads that the site's own transcript recorded, too
+            after = [entry["hash"] for entry in map(json.loads, path.read_bytes().splitlines())]
+            heads = dict(zip(before[-len(after) :], after, strict=False))
+            self.resigned(self.site, lambda found: [_follow(body, heads) for _, body in found])
+
+    def bodies(self, path: Path, kind: str, change: Callable[[Body], object]) -> None:
+        """Re-sign with every body of one kind changed."""
+        self.resigned(path, lambda entries: [change(body) for one, body in entries if one == kind])
+
+    def signed(self, body: Body) -> Body:
+        """A sum's body with a result that the aggregator signed."""
+        spec, totals = bytes.fromhex(body["spec_digest"]), bytes.fromhex(body["totals_digest"])
+        result = Result(spec, tuple(body["survivors"]), totals)
+        signature = self.case.aggregator.sign(labels.SIGN_RESULT, result.body())
+        return {**body, "result_signature": signature.hex()}
+
+
+def _follow(body: Body, heads: dict[str, str]) -> None:
+    if "ledgers" in body:
+        body["ledgers"] = {name: heads.get(head, head) for name, head in body["ledgers"].items()}
+
+
+def _write(path: Path, owner: Identity, kind: ChainType, entries: list[tuple[str, Body]]) -> None:
+    made: list[bytes] = []
+    chain = Chain(owner, kind, sink=made.append)
+    for name, body in entries:
+        chain.append(name, body)
+    path.write_bytes(b"".join(made))
+
+
+def _flip(run: Run, path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _roster(run: Run, **changes: Any) -> None:
+    path = run.path / "roster.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _spent(run: Run, change: Callable[[Body], object]) -> None:
+    run.bodies(run.ledger, SPENT, change)
+
+
+def _statement(change: Callable[[Body], object]) -> Callable[[Run], None]:
+    return lambda run: _spent(run, lambda body: [change(one["spent"]) for one in body["after"]])
+
+
+def _event(**changes: Any) -> Callable[[Run], None]:
+    return lambda run: _spent(run, lambda body: body["event"].update(changes))
+
+
+def _dropped(kind: str, index: int) -> Callable[[list[tuple[str, Body]]], object]:
+    return lambda entries: entries.remove([entry for entry in entries if entry[0] == kind][index])
+
+
+def _again(run: Run, path: Path, **changes: Any) -> None:
+    def more(entries: list[tuple[str, Body]]) -> None:
+        last = [body for kind, body in entries if kind == SUMMED][-1]
+        entries.append((SUMMED, run.signed({**last, **changes})))
+
+    run.resigned(path, more)
+
+
+TAMPERING: dict[str, Callable[[Run], object]] = {
+    # Bytes, by somebody without a key.
+    "a byte of the aggregator's transcript": lambda run: _flip(run, run.central),
+    "a byte of a site's transcript": lambda run: _flip(run, run.site),
+    "a byte of a ledger": lambda run: _flip(run, run.ledger),
+    "a line removed": lambda run: run.lines(run.site, lambda x: [*x[:3], *x[4:]]),
+    "a line repeated": lambda run: run.lines(run.site, lambda x: [*x[:3], x[2], *x[3:]]),
+    "lines exchanged": lambda run: run.lines(run.ledger, lambda x: [x[0], x[2], x[1], *x[3:]]),
+    "the first line removed": lambda run: run.lines(run.central, lambda x: x[1:]),
+    "half of the last line": lambda run: run.lines(run.site, lambda x: [*x[:-1], x[-1][:50]]),
+    "the last newline removed": lambda run: run.lines(run.ledger, lambda x: [*x[:-1], x[-1][:-1]]),
+    "an empty line": lambda run: run.lines(run.site, lambda x: [*x, b"\n"]),
+    "an empty file": lambda run: run.site.write_bytes(b""),
+    "text behind the end": lambda run: run.lines(run.central, lambda x: [*x, b"{}\n"]),
+    "a space in a line": lambda run: run.replaced(run.site, '{"body":', '{"body": '),
+    "keys in another order": lambda run: run.lines(
+        run.site, lambda x: [json.dumps(dict(reversed(json.loads(x[0]).items()))).encode() + b"\n", *x[1:]]
+    ),
+    "another spelling of a number": lambda run: run.replaced(run.ledger, '"seq":1,', '"seq":1.0,'),
+    "upper-case hexadecimal": lambda run: run.lines(
+        run.site, lambda x: [x[0].replace(*_hash_of(x[0])), *x[1:]]
+    ),
+    "carriage returns": lambda run: run.lines(run.site, lambda x: [y[:-1] + b"\r\n" for y in x]),
+    "another site's transcript": lambda run: shutil.copy(
+        run.path / "sites" / "st-anna" / "transcript.jsonl", run.site
+    ),
+    "a ledger's line in a transcript": lambda run: run.lines(
+        run.site, lambda x: [*x, run.ledger.read_bytes().splitlines(keepends=True)[-1]]
+    ),
+    "an older copy of a ledger": lambda run: run.lines(run.ledger, lambda x: x[:-1]),
+    "a folder of a stranger": lambda run: shutil.copytree(
+        run.site.parent, run.path / "sites" / "somebody-else"
+    ),
+    "the roster's digest": lambda run: _roster(run, digest="00" * 32),
+    "the roster's aggregator": lambda run: _roster(run, aggregator="11" * 32),
+    "a key of the roster": lambda run: run.replaced(
+        run.path / "roster.json", run.case.roster.public(SITE).hex(), "22" * 32
+    ),
+    "a byte of the model": lambda run: _flip(run, run.path / "model.safetensors"),
+    "a byte of a site's model": lambda run: _flip(run, run.site.parent / "model.safetensors"),
+    "the end of the model": lambda run: (run.path / "model.safetensors").write_bytes(MODEL_BYTES[:-1]),
+    "a metric in run.json": lambda run: run.replaced(run.path / "run.json", "0.75", "0.99"),
+    # A transcript, by the site that signs it.
+    "survivors at a site": lambda run: run.bodies(
+        run.site, SUMMED, lambda body: body.update(survivors=body["survivors"][:2])
+    ),
+    "totals at a site": lambda run: run.bodies(run.site, SUMMED, lambda b: b.update(totals_digest="33" * 32)),
+    "the round at a site": lambda run: run.bodies(run.site, SUMMED, lambda b: b.update(round=b["round"] + 5)),
+    "the attempt at a site": lambda run: run.bodies(run.site, SUMMED, lambda b: b.update(attempt=3)),
+    "the specification at a site": lambda run: run.bodies(
+        run.site, SUMMED, lambda b: b.update(spec_digest="44" * 32)
+    ),
+    "the result's signature": lambda run: run.bodies(
+        run.site, SUMMED, lambda b: b.update(result_signature="55" * 64)
+    ),
+    "a sum that never was": lambda run: _again(run, run.site, round=7, spec_digest="66" * 32),
+    "a sum of others as one's own": lambda run: _again(run, run.site, survivors=["hospital-c", "st-anna"]),
+    "a sum without its totals": lambda run: run.bodies(run.site, SUMMED, lambda b: b.pop("totals_digest")),
+    "other settings": lambda run: run.bodies(run.site, "settings", lambda b: b.update(rounds=9)),
+    "another study": lambda run: run.bodies(run.site, OPENED, lambda b: b.update(study="other")),
+    "another roster": lambda run: run.bodies(run.site, OPENED, lambda b: b.update(roster_digest="77" * 32)),
+    "another owner": lambda run: run.bodies(run.site, OPENED, lambda b: b.update(owner="st-anna")),
+    "another model": lambda run: run.bodies(run.site, MODEL, lambda b: b.update(sha256="88" * 32)),
+    "a model that was not given": lambda run: run.bodies(
+        run.site, MODEL, lambda b: b.update(signature="99" * 64)
+    ),
+    "a head that no ledger had": lambda run: run.bodies(
+        run.site, RELEASED, lambda b: b.update(ledgers={"wards": "aa" * 32})
+    ),
+    # A ledger and the heads in its transcript, by the site that signs both.
+    "a smaller epsilon": _statement(lambda s: s.update(epsilon=0.5 * s["epsilon"])),
+    "a larger epsilon": _statement(lambda s: s.update(epsilon=1.5 * s["epsilon"])),
+    "another relation": _statement(lambda s: s.update(adjacency="replace-record")),
+    "more noise than there was": lambda run: _spent(
+        run, lambda body: body["event"].update(dict.fromkeys(NOISE & set(body["event"]), 20.0))
+    ),
+    "an event that did not happen": _event(count=0),
+    "an event that happened twice": lambda run: _spent(
+        run, lambda body: body["event"].update(count=1 + (body["round"] == 2))
+    ),
+    "an unknown event": _event(event="nothing/1"),
+    "an event with one field more": _event(more=1),
+    "a payment removed": lambda run: run.resigned(run.ledger, _dropped(SPENT, 0)),
+    "a payment dated back": lambda run: _spent(run, lambda body: body.update(time_s=1)),
+    "a budget raised afterwards": lambda run: _spent(
+        run, lambda body: body["after"][0].update(epsilon=100.0)
+    ),
+    "a budget left out": lambda run: _spent(run, lambda body: body.update(after=body["after"][:1])),
+    "more spent than allowed": lambda run: run.resigned(
+        run.ledger, lambda entries: _limits(entries, epsilon=0.1)
+    ),
+    "no date": lambda run: _spent(run, lambda body: body.pop("time_s")),
+    # The aggregator's transcript, by the aggregator.
+    "an exchange summed twice": lambda run: _again(run, run.central, spec_digest="bb" * 32),
+    "a sum left out": lambda run: run.resigned(run.central, _dropped(SUMMED, 0)),
+    "a survivor who is a stranger": lambda run: _again(
+        run, run.central, round=9, spec_digest="cc" * 32, survivors=["nobody", SITE]
+    ),
+    "a model after more sums": lambda run: run.bodies(run.central, MODEL, lambda b: b.update(sums=3)),
+    "other metrics": lambda run: run.bodies(run.central, MODEL, lambda b: b.update(metrics="dd" * 32)),
+}
+
+# What a record cannot show by itself, and who notices.
+UNSEEN: dict[str, Callable[[Run], object]] = {
+    # Only a head that was written down earlier shows it: the test below.
+    "the ends of all records of a run that names no model": lambda run: [
+        run.lines(path, lambda x: x[:2]) for path in (run.central, *run.path.glob("sites/*/transcript.jsonl"))
+    ],
+    # It is noted: the reader sees which hospitals are absent.
+    "all records of a site": lambda run: shutil.rmtree(run.site.parent),
+    # A site that was in a sum may not have got its result; it is noted.
+    "a sum that a site leaves out": lambda run: run.resigned(run.site, _dropped(SUMMED, 0)),
+}
+
+
+def _hash_of(line: bytes) -> tuple[bytes, bytes]:
+    text = json.loads(line)["hash"].encode()
+    return text, text.upper()
+
+
+def _limits(entries: list[tuple[str, Body]], epsilon: float) -> None:
+    for kind, body in entries:
+        for one in body.get("budgets" if kind == "budgets" else "after", []):
+            one["epsilon"] = epsilon
+
+
+def _ours(run: Run) -> list[str]:
+    return [str(problem) for problem in check([run.path], [], None, []).problems]
+
+
+def test_good_records_verify(verifier: ModuleType, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    digest = case.roster.digest.hex()
+    assert verifier.main([str(case.root / "run"), "--digest", digest]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "verified"
+    assert "12 epsilons" in said
+
+
+@pytest.mark.parametrize("name", TAMPERING)
+def test_tampering_is_found_by_both(verifier: ModuleType, case: Case, tmp_path: Path, name: str) -> None:
+    run = Run(case, tmp_path / "run")
+    TAMPERING[name](run)
+    assert verifier.main([str(run.path)]) == 1
+    assert _ours(run)
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_no_record_shows_by_itself(verifier: ModuleType, case: Case, tmp_path: Path, name: str) -> None:
+    run = Run(case, tmp_path / "run")
+    UNSEEN[name](run)
+    for kept in run.path.rglob(LEDGER):  # what is left of it must be consistent
+        if name.startswith("the ends"):
+            run.lines(kept, lambda x: x[:2])
+    for model in run.path.rglob("model.safetensors"):
+        if name.startswith("the ends"):
+            model.unlink()
+    assert verifier.main([str(run.path)]) == 0
+    assert not _ours(run)
+
+
+def test_a_head_that_was_shown_earlier_shows_a_cut_end(
+    verifier: ModuleType, case: Case, tmp_path: Path
+) -> None:
+    run = Run(case, tmp_path / "run")
+    head = json.loads(run.ledger.read_bytes().splitlines()[-1])["hash"]
+    assert verifier.main([str(run.path), "--seen", head]) == 0
+    shutil.rmtree(run.site.parent)
+    assert verifier.main([str(run.path), "--seen", head]) == 1
+
+
+def test_another_roster_than_the_pinned_one_is_refused(verifier: ModuleType, case: Case) -> None:
+    assert verifier.main([str(case.root / "run"), "--digest", "00" * 32]) == 1
+
+
+def test_it_runs_alone(case: Case) -> None:
+    """Nothing of secfed is imported, and nothing but ``cryptography`` beside the standard library."""
+    command = "import sys, runpy; sys.argv[1:] = {!r}; sys.path.insert(0, {!r})\n"
+    command += "try: runpy.run_path({!r}, run_name='__main__')\nexcept SystemExit as end: status = end.code\n"
+    command += "loaded = {{name.split('.')[0] for name in sys.modules}}\n"
+    command += "print(status, loaded & {{'secfed', 'numpy', 'scipy', 'torch', 'dp_accounting'}})"
+    script = command.format([str(case.root / "run")], str(HERE), str(HERE / "verify.py"))
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 set()"
+
+
+def test_it_stays_short_enough_to_read() -> None:
+    assert len((HERE / "verify.py").read_text().splitlines()) <= 400
+
+
+class TestThePage:
+    PAGE = (HERE.parents[1] / "docs" / "records.md").read_text()
+
+    def section(self, number: int) -> str:
+        return self.PAGE.split(f"\n## {number}. ")[1].split("\n## ")[0]
+
+    @pytest.mark.parametrize(("module", "section"), [(transcript, 3), (ledger, 4), (decision_state, 6)])
+    def test_it_names_every_kind_of_entry(self, module: ModuleType, section: int) -> None:
+        names = [name for name in vars(module) if name.isupper() and not name.startswith("_")]
+        kinds = {value for name in names if isinstance(value := getattr(module, name), str)}
+        named = set(re.findall(r"`([^`]+)`", self.section(section)))
+        assert kinds - {OPENED} <= named
+
+    def test_it_gives_the_fields_of_every_event(self) -> None:
+        rows = [row.split("|") for row in self.section(4).splitlines() if "/1`" in row]
+        stated = {
+            event: set(re.findall(r"`([^`]+)`", row[2]))
+            for row in rows
+            for event in re.findall(r"`([^`]+)`", row[1])
+        }
+        assert stated == {
+            name: {field.name for field in fields(kind)} - {"adjacency"} for name, kind in _KINDS.items()
+        }
+
+    def test_it_gives_the_labels(self) -> None:
+        for kind in (TRANSCRIPT, LEDGER_CHAIN, DECISIONS):
+            for label in (kind.chain_label, kind.sign_label):
+                assert f"`{label.decode().removeprefix('secfed/v1 ')}`" in self.section(1)
+
+
+REPLACE = Adjacency.REPLACE_RECORD
+COMPOSITIONS: list[tuple[str, Event, ...]] = [
+    ("pld", PoissonSampledGaussian(ADD, 0.1, 2.0, 300)),
+    ("pld", PoissonSampledGaussian(REPLACE, 0.02, 0.6, 50)),
+    ("pld", PoissonSampledGaussian(ADD, 0.1, 2.0, 100), Gaussian(ADD, 20.0, 5)),
+    ("pld", Gaussian(REPLACE, 4.0, 5)),
+    ("rdp", PoissonSampledGaussian(ADD, 0.01, 1.0, 1000)),
+    ("rdp", UnitSkellam(ADD, 1000.0, 5000.0, 1e7, 50)),
+    ("rdp", UnitDiscreteGaussian(Adjacency.REPLACE_SITE, 100.0, 1000.0, 200.0, 5, 1000, 50)),
+]
+
+
+@pytest.mark.parametrize("composition", COMPOSITIONS, ids=str)
+def test_its_epsilons_are_those_of_the_libraries(
+    verifier: ModuleType, composition: tuple[str, Event, ...]
+) -> None:
+    name, *events = composition
+    counts = []
+    for event in compose(events):
+        value = to_value(replace(event))
+        del value["adjacency"]
+        times = value.pop("steps" if "steps" in value else "count")
+        counts.append((json.dumps(value, sort_keys=True), times))
+    known = accountant(name).epsilon(events, 1e-6)
+    low, high = sys.modules["epsilon"].epsilons(
+        tuple(sorted(counts)), events[0].adjacency.factor == 2, 1e-6, (name,)
+    )
+    assert low <= known <= high
+    assert high < 1.1 * low + 0.01
