@@ -103,6 +103,7 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
         sites=tuple(sites),
         unprotected=tuple(dict.fromkeys(unprotected)),
         weak_delta=tuple(name for name, one in private.items() if one.local and one.local.weak_delta),
+        engines=tuple(sorted({used for one in private.values() for used in getattr(one.local, "engines", ())})),
     )
 
 
