@@ -45,8 +45,8 @@ class PrivacySection(Strict):
     accountant: Literal["pld", "prv", "rdp"] = Field(default="pld", description='"pld", "prv" or "rdp"')
     engine: Literal["auto", "hooks", "ghost", "loop"] = Field(
         default="auto",
-        description='"auto" ("ghost" where it knows the model, else "hooks"), "hooks", "ghost" or "loop": how '
-        'gradients are clipped in local steps; "loop" in sums',
+        description='"auto" ("ghost" where it fits, else "hooks"), "hooks", "ghost" or "loop": how gradients '
+        'are clipped in local steps; "loop" in sums',
     )
     group_size: int | None = Field(
         default=None, ge=2, description='records per group, at least 2; only for unit = "group"'

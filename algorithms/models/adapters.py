@@ -27,9 +27,8 @@ class LowRankLinear(nn.Linear):
         # Without storage: weight and bias are the layer's own.
         super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
         self.weight, self.bias = layer.weight, layer.bias
-        like = {"bias": False, "device": layer.weight.device, "dtype": layer.weight.dtype}
-        self.down = nn.Linear(layer.in_features, rank, **like)
-        self.up = nn.Linear(rank, layer.out_features, **like)
+        self.down = nn.Linear(layer.in_features, rank, bias=False).to(layer.weight)
+        self.up = nn.Linear(rank, layer.out_features, bias=False).to(layer.weight)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,9 @@ All three add to the same accumulator, and all are checked against the loop. Wha
 
 * ``loop``: one forward and backward per unit. The reference, and the only engine for groups of records.
 * ``hooks``: per-record gradients of a whole batch from Opacus's hooks; for GPUs and small models.
-* ``ghost``: the fastest, and what ``auto`` begins with. The usual layers need no per-record gradients in memory: see
-  :mod:`secfed.dp.training.ghost` for which, and :mod:`secfed.dp.training.book_keeping` for why it is sound.
+* ``ghost``: the fastest, and what ``auto`` begins with. The usual layers need no per-record gradients in
+  memory: see :mod:`secfed.dp.training.ghost` for which, and :mod:`secfed.dp.training.book_keeping` for why
+  it is sound.
 
 What is measured is what is added: every engine computes norms in float64, from the same numbers that it then
 scales and adds. A norm from one computation and a gradient from another would be two roundings of one sum,

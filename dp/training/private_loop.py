@@ -58,8 +58,8 @@ class PrivateTraining:
     only); hooks and ghost cut draws of more than ``max_records`` into several forward passes; ``spend`` is
     called with the event before any data is touched, and raises to refuse (see the ledger). A ``blank``
     record stands for none and is never drawn: with the only record added or removed a sum moves by C. If it
-    were drawn, that would be a replacement, and 2C. ``engine`` "auto" is "ghost", or "hooks" where that refuses
-    the model or disagrees with the loop on made-up records; ``used`` says what it was in the end.
+    were drawn, that would be a replacement, and 2C. ``engine`` "auto" is "ghost", or "hooks" where that
+    refuses the model or disagrees with the loop on made-up records; ``used`` says what it was in the end.
     """
 
     def __init__(
