@@ -28,7 +28,7 @@ from secfed.terminal.consoles import plural
 PAGE = sections.ROOT / "docs" / "results" / "dp.md"
 FIGURE = sections.FIGURES / "dp-noise.svg"
 STUDIES = {
-    "dp-digits": ("Digits, small CNN", "1797 images, five hospitals, 3,706 parameters"),
+    "dp-digits": ("Digits, small CNN", "1797 images, five hospitals, 1,386 parameters"),
     "dp-digits-linear": ("Digits, linear head", "1797 images, five hospitals, 2,000 parameters"),
     "dp-breast-cancer": ("Breast cancer", "569 patients, four hospitals, logistic regression"),
     "dp-heart-disease": ("Heart disease", "920 patients, four real hospitals, logistic regression"),
@@ -51,8 +51,8 @@ of the whole study.
   own steps and trusts nobody.
 - **shared**: `privacy.noise = "sum"` and `fedsgd`. Each hospital adds a share, and the secure sum has all
   of it. Holds against everyone who sees no more than the sums, with one hospital that helps them
-  ([privacy](../privacy.md)). The noise is enough where one hospital of the five (or four) does not answer;
-  where all answer there is more of it.
+  ([privacy](../privacy.md)). The noise is enough where one hospital does not answer (of the five of
+  the linear head: two); where all answer there is more of it.
 
 Accuracy over the held-out records of all hospitals: mean and standard deviation over seeds. A seed decides
 partition, split, initial model and noise. Without privacy (∞) the split is stratified by class, under privacy

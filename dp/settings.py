@@ -43,9 +43,10 @@ class PrivacySection(Strict):
         | None
     ) = Field(default=None, description="the relation of neighbours; leave it out for the unit's usual one")
     accountant: Literal["pld", "prv", "rdp"] = Field(default="pld", description='"pld", "prv" or "rdp"')
-    engine: Literal["hooks", "ghost", "loop"] = Field(
-        default="hooks",
-        description='"hooks", "ghost" or "loop": how gradients are clipped in local steps; "loop" in sums',
+    engine: Literal["auto", "hooks", "ghost", "loop"] = Field(
+        default="auto",
+        description='"auto" ("ghost" where it fits, else "hooks"), "hooks", "ghost" or "loop": how gradients '
+        'are clipped in local steps; "loop" in sums',
     )
     group_size: int | None = Field(
         default=None, ge=2, description='records per group, at least 2; only for unit = "group"'
@@ -110,7 +111,7 @@ class PrivacySection(Strict):
                 elif not site and key in ("distribution", "clip_quantile", "engine"):
                     why = f'noise = "{self.noise or "site"}"'
                 raise ConfigError(f"privacy.{key}: has no effect with {why}", remedy="remove it")
-        if group and "engine" in self.model_fields_set and self.engine != "loop":
+        if group and "engine" in self.model_fields_set and self.engine not in ("auto", "loop"):
             raise ConfigError(
                 f'privacy.engine: "{self.engine}" clips single records, not groups',
                 remedy='remove it, or set privacy.engine = "loop"',
@@ -144,8 +145,13 @@ class PrivacySection(Strict):
             raise ConfigError(f"privacy.adjacency: {error.message}", remedy=error.remedy) from None
 
     def canonical(self) -> dict[str, Any]:
-        """The table as plain values; without ``noise = "sum"`` as before that key had another meaning."""
+        """The table as plain values; without ``noise = "sum"`` as before that key had another meaning.
+
+        Where there is nothing to choose, ``engine`` is called what its default once was.
+        """
         table = self.model_dump(mode="json")
+        if table["engine"] == "auto" and not (self.unit == "record" and self.in_local_steps):
+            table["engine"] = "hooks"
         if self.noise != "sum":
             table["noise"] = table.pop("distribution")
         return table

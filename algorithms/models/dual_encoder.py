@@ -22,6 +22,7 @@ from torch import nn
 from secfed.algorithms.data.image_text.base import ImageTextData
 from secfed.algorithms.losses.features import Aligned, Features
 from secfed.algorithms.losses.image_text import make_objective
+from secfed.algorithms.models.adapters import add_adapters
 from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
 from secfed.algorithms.models.encoders import Alignment, TextEncoder, VisionEncoder
 
@@ -32,7 +33,7 @@ class DualEncoder(nn.Module):
     """Two encoders, two alignment modules and the objective, which maps ``Aligned`` to ``ObjectiveValue``.
 
     ``text_length`` includes padding, token ids are below ``vocabulary``, and those in ``continuations``
-    continue the word before them. ``align_names`` are the parameters of alignment modules and objective.
+    continue the word before them.
     """
 
     objective: nn.Module
@@ -65,9 +66,16 @@ class DualEncoder(nn.Module):
         )
         self._weigh_parts = options.objective == "mgca"
         self._frozen_rounds = options.mgca_frozen_rounds if options.objective == "mgca" else 0
-        names = [name for name, _ in self.named_parameters()]
-        self.encoder_names = tuple(name for name in names if name.startswith(_ENCODER))
-        self.align_names = tuple(name for name in names if not name.startswith(_ENCODER))
+
+    @property
+    def encoder_names(self) -> tuple[str, ...]:
+        """Parameters of both encoders."""
+        return tuple(name for name, _ in self.named_parameters() if name.startswith(_ENCODER))
+
+    @property
+    def align_names(self) -> tuple[str, ...]:
+        """Parameters of alignment modules and objective."""
+        return tuple(name for name, _ in self.named_parameters() if not name.startswith(_ENCODER))
 
     def frozen_names(self, round_number: int) -> tuple[str, ...]:
         """Parameters that nobody trains or sums in a round: MGCA's prototypes in the first ones.
@@ -115,13 +123,21 @@ def build(data: ImageTextData, options: VisionLanguageOptions, folder: Path | No
             load_image_weights(model.image_encoder, base / options.image_weights)
         if options.text_weights is not None:
             load_text_weights(model.text_encoder, base / options.text_weights)
-    return model
+    return _adapted(model, options)
 
 
 def shapes_only(data: ImageTextData, options: VisionLanguageOptions) -> DualEncoder:
     """A model without storage, for names and shapes; reads no weights."""
     with torch.device("meta"):
-        return _of(data, options)
+        return _adapted(_of(data, options), options)
+
+
+def _adapted(model: DualEncoder, options: VisionLanguageOptions) -> DualEncoder:
+    """With adapters in the encoders, once their weights are loaded, if the study has them."""
+    if options.adapters is not None:
+        for encoder in (model.image_encoder, model.text_encoder):
+            add_adapters(encoder, ["*"], rank=options.adapter_rank)
+    return model
 
 
 def _of(data: ImageTextData, options: VisionLanguageOptions) -> DualEncoder:

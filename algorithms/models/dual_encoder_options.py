@@ -67,6 +67,12 @@ class VisionLanguageOptions(ModelOptions):
     text_weights: str | None = Field(
         default=None, description="a local folder or file of a Hugging Face BERT"
     )
+    adapters: Literal["lora"] | None = Field(
+        default=None,
+        description='"lora": the encoders stay as they are, and low-rank adapters beside their linear layers '
+        "train, which are all that is uploaded of them",
+    )
+    adapter_rank: int = Field(default=4, ge=1, description='the rank of the adapters of "lora", at least 1')
     gradient_checkpointing: bool = Field(
         default=False,
         json_schema_extra=OPERATIONAL,
@@ -80,6 +86,9 @@ class VisionLanguageOptions(ModelOptions):
             if key in self.model_fields_set and owner in ("gloria", "mgca") and owner != self.objective:
                 message = f'model.{key}: has no effect with objective = "{self.objective}"'
                 raise ConfigError(message, remedy=f'remove it, or set model.objective = "{owner}"')
+        if "adapter_rank" in self.model_fields_set and self.adapters is None:
+            message = "model.adapter_rank: has no effect without model.adapters"
+            raise ConfigError(message, remedy='remove it, or set model.adapters = "lora"')
         for key in ("image_weights", "text_weights"):
             if self.start is not None and getattr(self, key) is not None:
                 message = f"model.{key}: has no effect beside model.start, a whole model"

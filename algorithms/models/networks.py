@@ -33,8 +33,13 @@ class MlpOptions(ModelOptions):
 class SmallCnnOptions(ModelOptions):
     """Options of ``small-cnn``."""
 
-    channels: tuple[int, int] = Field(default=(16, 32), description="two numbers of channels, at least 1")
-    hidden: int = Field(default=64, ge=1, description="the width of the hidden layer, at least 1")
+    channels: tuple[int, ...] = Field(
+        default=(16, 32),
+        min_length=1,
+        max_length=2,
+        description="one or two numbers of channels, at least 1: of one or two convolutions",
+    )
+    hidden: int = Field(default=64, ge=0, description="the width of the hidden layer, 0 for none")
     norm: Literal["group", "none"] = Field(default="group", description='"group" or "none"')
 
 
@@ -59,7 +64,7 @@ def dense(*widths: int) -> list[nn.Module]:
 
 
 def small_cnn(input_shape: tuple[int, ...], classes: int, options: SmallCnnOptions) -> nn.Module:
-    """Two convolutions with pooling, one hidden layer."""
+    """One or two convolutions with pooling, and a hidden layer or none."""
     if len(input_shape) != 3 or min(input_shape[1:]) < 4:
         raise ConfigError(
             f"model.name: small-cnn needs images (channels, height, width) of at least 4 x 4 pixels, "
@@ -68,13 +73,13 @@ def small_cnn(input_shape: tuple[int, ...], classes: int, options: SmallCnnOptio
         )
     if min(options.channels) < 1:
         raise ConfigError("model.channels: a layer has no channels", remedy="use at least 1")
-    first, second = options.channels
     layers: list[nn.Module] = []
-    for before, after in ((input_shape[0], first), (first, second)):
+    for before, after in pairwise((input_shape[0], *options.channels)):
         layers.append(nn.Conv2d(before, after, kernel_size=3, padding=1))
         if options.norm == "group":
             layers.append(nn.GroupNorm(math.gcd(after, 4), after))
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
-    pixels = (input_shape[1] // 4) * (input_shape[2] // 4)
-    head = [nn.Flatten(), nn.Linear(second * pixels, options.hidden), nn.ReLU()]
-    return nn.Sequential(*layers, *head, nn.Linear(options.hidden, classes))
+    pooled = 2 ** len(options.channels)
+    features = options.channels[-1] * (input_shape[1] // pooled) * (input_shape[2] // pooled)
+    widths = (features, options.hidden, classes) if options.hidden else (features, classes)
+    return nn.Sequential(*layers, nn.Flatten(), *dense(*widths))

@@ -63,7 +63,9 @@ class VlpAlgorithm(Staged[Stage]):
         self._encoders = StudyEncoders(study, setting.data)
         self.shapes = self._encoders.shapes
         self.names: tuple[str, ...] = trainable(self.shapes)
-        self.encoder_names: tuple[str, ...] = tuple(self.shapes.encoder_names)
+        self.encoder_names: tuple[str, ...] = tuple(
+            name for name in self.shapes.encoder_names if name in self.names
+        )  # that train
         self.align_names: tuple[str, ...] = tuple(self.shapes.align_names)  # and of the objective
         self._stages: dict[int, tuple[Stage, ...]] = {}
         self._site_level = study.privacy is not None and not study.privacy.in_local_steps

@@ -4,8 +4,9 @@ All three add to the same accumulator, and all are checked against the loop. Wha
 
 * ``loop``: one forward and backward per unit. The reference, and the only engine for groups of records.
 * ``hooks``: per-record gradients of a whole batch from Opacus's hooks; for GPUs and small models.
-* ``ghost``: the fastest. The usual layers need no per-record gradients in memory: see
-  :mod:`secfed.dp.training.ghost` for which, and :mod:`secfed.dp.training.book_keeping` for why it is sound.
+* ``ghost``: the fastest, and what ``auto`` begins with. The usual layers need no per-record gradients in
+  memory: see :mod:`secfed.dp.training.ghost` for which, and :mod:`secfed.dp.training.book_keeping` for why
+  it is sound.
 
 What is measured is what is added: every engine computes norms in float64, from the same numbers that it then
 scales and adds. A norm from one computation and a gradient from another would be two roundings of one sum,
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from secfed.dp.training.ghost import BookHooks
 
 EngineName = Literal["hooks", "ghost", "loop"]
+EngineChoice = EngineName | Literal["auto"]
 
 _CHUNK_ELEMENTS: Final = 1 << 17  # a chunk in double precision stays in the L2 cache
 _MOST_EXPECTED: Final = 1 << 16  # drawn records that the proof in book_keeping covers, twice over
@@ -285,6 +287,20 @@ def check_engine_fits(name: EngineName, model: nn.Module, expected_units: float 
         )
     if name != "loop":
         check_hooked(model, expand=name == "ghost")
+
+
+def first_choice(choice: EngineChoice, model: nn.Module, expected_units: float = 1.0) -> EngineName:
+    """The engine to begin with, as :func:`check_engine_fits` for it; ``auto`` is "ghost" if that passes.
+
+    What follows depends on the model and the number of records, which are public, and on nothing else.
+    """
+    if choice == "auto":
+        with suppress(ConfigError):
+            check_engine_fits("ghost", model, expected_units)
+            return "ghost"
+        choice = "hooks"
+    check_engine_fits(choice, model, expected_units)
+    return choice
 
 
 @contextmanager

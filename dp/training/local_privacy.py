@@ -75,6 +75,7 @@ class LocalPrivacy:
         max_delta_times_records: float = MAX_DELTA_TIMES_RECORDS,
     ) -> None:
         self.weak_delta = False  # once planned: whether delta is 1 / (records of this site) or more
+        self.engines: set[str] = set()  # that clipped records so far
         self._max_delta_times_records = max_delta_times_records
         if not settings.in_local_steps:
             raise ConfigError(f'privacy.unit = "{settings.unit}" has no private local work')
@@ -183,6 +184,8 @@ class LocalPrivacy:
         if steps is None:
             steps = (passes or 0) * private.mechanism.steps_per_pass
         private.run(model, optimiser, loss, data, steps=steps)
+        if private.used is not None:
+            self.engines.add(private.used)
         self._clip_norms[phase] = private.clip_norm
 
     def release_loss(self, evaluate: Evaluate) -> float:

@@ -30,7 +30,15 @@ from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.unit import GroupPartition, Unit
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.engine_check import checked_engine, one_by_one
-from secfed.dp.training.engines import ClippedSum, Engine, EngineName, LoopEngine, attached, check_engine_fits
+from secfed.dp.training.engines import (
+    ClippedSum,
+    Engine,
+    EngineChoice,
+    EngineName,
+    LoopEngine,
+    attached,
+    first_choice,
+)
 from secfed.dp.training.guards import check_model
 from secfed.dp.training.layers import secret_layers
 from secfed.dp.training.losses import Batch, DeclaredLoss, require_decomposes
@@ -50,14 +58,15 @@ class PrivateTraining:
     only); hooks and ghost cut draws of more than ``max_records`` into several forward passes; ``spend`` is
     called with the event before any data is touched, and raises to refuse (see the ledger). A ``blank``
     record stands for none and is never drawn: with the only record added or removed a sum moves by C. If it
-    were drawn, that would be a replacement, and 2C.
+    were drawn, that would be a replacement, and 2C. ``engine`` "auto" is "ghost", or "hooks" where that
+    refuses the model or disagrees with the loop on made-up records; ``used`` says what it was in the end.
     """
 
     def __init__(
         self,
         mechanism: Mechanism,
         *,
-        engine: EngineName = "hooks",
+        engine: EngineChoice = "auto",
         partition: GroupPartition | None = None,
         random: SecureRandom | None = None,
         max_records: int = 256,
@@ -67,6 +76,8 @@ class PrivateTraining:
         grouped = mechanism.unit.unit is Unit.GROUP
         if grouped != (partition is not None):
             raise ConfigError("a partition belongs to privacy.unit = group, and the other way round")
+        if engine == "auto" and grouped:
+            engine = "loop"
         if grouped and engine != "loop":
             raise ConfigError(
                 f"engine {engine!r} clips single records, not groups", remedy='use engine = "loop"'
@@ -76,6 +87,7 @@ class PrivateTraining:
         self.mechanism, self.engine, self._partition = mechanism, engine, partition
         self._random = random or SecureRandom()
         self._max_records, self._spend, self.blank = max_records, spend, blank
+        self.used: EngineName | None = None  # known once a session has begun
         # Whether the engine was found to agree with the loop; the same model and loss need it only once.
         self.checked = False
         self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
@@ -100,7 +112,9 @@ class PrivateTraining:
         if self.mechanism.unit.unit is Unit.RECORD:
             require_decomposes(loss)
         parameters = check_model(model, optimiser)
-        check_engine_fits(self.engine, model, self.mechanism.sampling_rate * records)
+        # Where an engine was found to agree, it is the one to go on with.
+        choice = self.used if self.checked and self.used else self.engine
+        self.used = first_choice(choice, model, self.mechanism.sampling_rate * records)
         if self._partition is not None and self._partition.records != records:
             raise DataError(
                 f"the partition divides {self._partition.records} records, the data has {records}"
@@ -110,7 +124,7 @@ class PrivateTraining:
         if self._spend is not None:
             self._spend(self.mechanism.event(steps))
         units = records if self._partition is None else len(self._partition)
-        return Session(self, model, optimiser, loss, parameters, units, steps)
+        return Session(self, model, optimiser, loss, parameters, units, steps, self.used)
 
 
 class Session:
@@ -125,7 +139,9 @@ class Session:
         parameters: dict[str, nn.Parameter],
         units: int,
         steps: int,
+        engine: EngineName,
     ) -> None:
+        self._engine_name, self._attached = engine, ExitStack()
         self._training, self._model, self._optimiser, self._loss = training, model, optimiser, loss
         self._parameters, self._units, self.steps_left = parameters, units, steps
         self._modes = [(part, part.training) for part in model.modules()]
@@ -136,8 +152,8 @@ class Session:
     def __enter__(self) -> Session:
         with ExitStack() as stack:
             self._layers = stack.enter_context(secret_layers(self._model, self._training._random))
-            attaching = attached(self._training.engine, self._model, self._loss)
-            self._engine: Engine = stack.enter_context(attaching)
+            stack.callback(self._attached.close)
+            self._engine = self._attach()
             self._open = stack.pop_all()
         self._set_modes()
         return self
@@ -147,6 +163,24 @@ class Session:
         for part, training in self._modes:
             part.training = training
         self._optimiser.zero_grad(set_to_none=True)
+
+    def _attach(self) -> Engine:
+        """Put the engine on the model, in the place of one that was there."""
+        self._attached.close()
+        self._training.used = self._engine_name
+        try:
+            return self._attached.enter_context(attached(self._engine_name, self._model, self._loss))
+        except ConfigError:
+            if not self._has_other():
+                raise
+            return self._attach()
+
+    def _has_other(self) -> bool:
+        """Turn to "hooks", if the engine may be chosen and "ghost" does not fit."""
+        other = self._training.engine == "auto" and self._engine_name == "ghost"
+        if other:
+            self._engine_name = "hooks"
+        return other
 
     def _set_modes(self) -> None:
         """Training mode, except where a caller left wholly frozen parts of a model in training at rest."""
@@ -201,7 +235,7 @@ class Session:
 
     def _batches(self, units: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """One index array per forward pass: a unit for the loop, up to ``max_records`` rows otherwise."""
-        if self._training.engine == "loop" or not units:
+        if self._engine_name == "loop" or not units:
             return units
         rows, size = np.concatenate(units), self._training._max_records
         return [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -214,7 +248,7 @@ class Session:
         mechanism's slack pays for, so that a record that makes a batch fail, or keeps it from failing,
         changes nothing but its own part.
         """
-        if self._training.engine != "loop":
+        if self._engine_name != "loop":
             total = self._sum(batches)
             if total is not None:
                 return total
@@ -254,11 +288,17 @@ class Session:
         )
 
     def _checked_sum(self, batches: Sequence[Batch]) -> ClippedSum:
-        if batches and not self._checked:
+        while batches and not self._checked:
             attached = self._engine
-            self._engine = checked_engine(
-                self._training.engine, attached, self._model, self._loss, batches[0]
-            )
+            try:
+                self._engine = checked_engine(
+                    self._engine_name, attached, self._model, self._loss, batches[0]
+                )
+            except ConfigError:
+                if not self._has_other():
+                    raise
+                self._engine = self._attach()
+                continue
             self._checked, self._training.checked = True, self._engine is attached
         return self._clipped(batches)
 

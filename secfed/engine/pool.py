@@ -155,10 +155,11 @@ class RemoteProgram(SiteProgram):
         self._kept: Tensors = {}
         self._version = 0  # contributions behind what is kept
         self._weak_delta = False
+        self._engines: set[str] = set()  # of private steps
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
         """The worker makes its own; payments are made here."""
-        privacy.weak_delta = self._weak_delta
+        privacy.weak_delta, privacy.engines = self._weak_delta, self._engines
 
     def use_unit_sums(self, sums: UnitSums) -> None:
         """As :meth:`use_privacy`."""
@@ -210,6 +211,7 @@ class RemoteProgram(SiteProgram):
                 reply, tensors = self._ask(worker, answer, end_s=end_s)
             for fields, kind in reply["failed"]:
                 self._alarm(Failure(round_number, exchange.name, tuple(fields), kind))
+            self._engines.update(reply.get("engines", ()))
             self._kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
             self._version += 1
             worker.holds[self._site] = self._version

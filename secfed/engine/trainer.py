@@ -128,6 +128,11 @@ class Trainer:
         """Whether the study's delta is 1 / (records of this site) or more."""
         return self._local is not None and self._local.weak_delta
 
+    @property
+    def engines(self) -> list[str]:
+        """What clipped this site's records so far, where private local steps do."""
+        return sorted(getattr(self._local, "engines", ()))
+
     def settled(self, head: dict[str, Any]) -> Tensors:
         """What the program adds to one exchange whatever its values do."""
         found = self._program.settled(int(head["round"]), self._exchange(head))
@@ -160,9 +165,12 @@ class Trainer:
                 raise
 
         found: list[Failure] = []
+        known = self.engines
         settled = partial(self._program.settled, number, exchange)
         strict = self._job.only_values
         given = contained(number, exchange, work, settled, found.append, only_values=strict)
+        if self.engines != known and not self._quiet:
+            print(f"private steps clip records by: {', '.join(self.engines)}", file=sys.stderr)
         kept = {_PROGRAM + name: value for name, value in self._program.save().items()}
         if self._local is not None:
             kept |= self._local.save()
@@ -221,7 +229,8 @@ def serve(connection: Connection, built: tuple[Study, Algorithm] | None = None) 
                 both = {f"s/{name}": value.clone() for name, value in summands.items()}
                 both |= {f"k/{name}": value.clone() for name, value in kept.items()}
                 failed = [[list(one.fields), one.kind] for one in failures]
-                send(connection, {"do": "done", "failed": failed}, both)
+                reply = {"do": "done", "failed": failed, "engines": trainers[site].engines}
+                send(connection, reply, both)
         except SecfedError as error:
             if error.__cause__ is not None:  # what went wrong inside own code, for whoever wrote it
                 traceback.print_exception(error.__cause__)

@@ -57,6 +57,7 @@ class PrivacyReport:
     sites: tuple[SiteSpent, ...]
     unprotected: tuple[str, ...]  # fields that left in sums without noise
     weak_delta: tuple[str, ...] = ()  # sites with so many records that delta is 1 / records or more
+    engines: tuple[str, ...] = ()  # that clipped records in local steps, at any site
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -68,6 +69,7 @@ class PrivacyReport:
             },
             "unprotected": list(self.unprotected),
             **({"weak_delta": list(self.weak_delta)} if self.weak_delta else {}),
+            **({"engines": list(self.engines)} if self.engines else {}),
         }
 
 

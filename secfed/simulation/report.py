@@ -93,6 +93,7 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
         standing = one.ledger.standings()[0]
         spent = standing.spent or spent
         sites.append(SiteSpent(name, standing.epsilon, standing.budget.epsilon, one.refused))
+    engines = {used for one in private.values() for used in getattr(one.local, "engines", ())}
     unprotected = (name for plan in _plans(study, built) for name in built.unprotected(plan))
     return PrivacyReport(
         unit=settings.unit,
@@ -103,6 +104,7 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
         sites=tuple(sites),
         unprotected=tuple(dict.fromkeys(unprotected)),
         weak_delta=tuple(name for name, one in private.items() if one.local and one.local.weak_delta),
+        engines=tuple(sorted(engines)),
     )
 
 

@@ -124,6 +124,8 @@ class Study(Strict):
         # So that a study without these keys keeps the digest that it had.
         if self.model.start is None:
             del tables["model"]["start"], tables["model"]["start_sha256"]
+        if tables["model"].get("adapters", "") is None:
+            del tables["model"]["adapters"], tables["model"]["adapter_rank"]
         if self.protection.broadcast_bound == BROADCAST_BOUND:
             del tables["protection"]["broadcast_bound"]
         if tables["data"].get("patient_key", "") is None:

@@ -239,7 +239,8 @@ def _privacy(privacy: PrivacyReport) -> list[RenderableType]:
     """What every site's ledger says: never an epsilon without its relation, delta and accountant."""
     heading = Text("Privacy spent  ", style="bold")
     relation = f"unit: {privacy.unit}, {privacy.adjacency}, delta {privacy.delta:g}"
-    heading.append(f"{relation}, {plain_text(privacy.accountant)}", style="not bold dim")
+    steps = f", clipped by {plain_text(', '.join(privacy.engines))}" if privacy.engines else ""
+    heading.append(f"{relation}, {plain_text(privacy.accountant)}{steps}", style="not bold dim")
     numbers = ("epsilon\nspent", "\nleft", "refused\nrounds")
     table = new_table(f"Ledger of\n{plain_text(privacy.dataset)} at", *numbers, numbers=numbers)
     for one in privacy.sites[:_MOST_SITES]:

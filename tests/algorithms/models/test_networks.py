@@ -25,6 +25,7 @@ MODELS = [
     '{ name = "mlp", hidden = [8, 4] }',
     '{ name = "small-cnn", channels = [4, 8], hidden = 8 }',
     '{ name = "small-cnn", channels = [3, 5], hidden = 8, norm = "none" }',
+    '{ name = "small-cnn", channels = [4], hidden = 0 }',
 ]
 
 
@@ -58,7 +59,7 @@ def test_initial_parameters_depend_on_the_study_seed_and_not_on_global_state(mod
     [
         ('{ name = "small-cnn" }', "breast-cancer", r"model\.name: small-cnn needs images"),
         ('{ name = "small-cnn", channels = [0, 4] }', "digits", r"model\.channels"),
-        ('{ name = "small-cnn", channels = [4] }', "digits", r"model\.channels"),
+        ('{ name = "small-cnn", channels = [4, 4, 4] }', "digits", r"model\.channels"),
         ('{ name = "mlp", hidden = [8, 0] }', "digits", r"model\.hidden"),
         ('{ name = "mlp", hidden = 8 }', "digits", r"model\.hidden"),
         ('{ name = "logistic-regression", hidden = 8 }', "digits", r"model\.hidden: unknown key"),

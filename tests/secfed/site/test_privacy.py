@@ -271,6 +271,7 @@ def test_a_delta_of_1_in_n_is_told_and_10_in_n_refused_before_any_round(tmp_path
     assert report.privacy is not None
     assert report.privacy.weak_delta == tuple(f"hospital-{at}" for at in range(1, 5))
     assert report.privacy.to_json()["weak_delta"]
+    assert report.privacy.to_json()["engines"] == ["ghost"]
     with pytest.raises(ConfigError, match=r"privacy\.delta: 0\.2 is 10 / \(training records"):
         run(study().replace("privacy.delta", 0.2), tmp_path / "refused")
 
