@@ -231,8 +231,8 @@ class DurableStore(AttemptStore):
         A seed that is there was drawn before a crash, and no answer has left since: the journal tells whether
         it is asked for the same.
         """
-        log = self._logs[attempt] = SignedLog(self.files, attempt_file(attempt))
-        found = log.records()
+        log = self._logs.get(attempt) or SignedLog(self.files, attempt_file(attempt))
+        self._logs[attempt], found = log, log.records()
         seed = bytes(found[0]) if found else secrets.token_bytes(SEED_BYTES)
         if not found:
             log.append(seed)
@@ -326,7 +326,7 @@ class DurableStore(AttemptStore):
             for name in self.files.names():
                 if (attempt := attempt_of(name)) is None or name != attempt_file(attempt):
                     continue
-                log = SignedLog(self.files, name)
+                log = self._logs[attempt] = SignedLog(self.files, name)
                 for record in log.records()[1:]:
                     frame, _ = _parted(record)
                     answered.add(attempt)

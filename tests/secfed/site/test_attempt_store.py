@@ -389,6 +389,22 @@ def test_a_message_that_was_cut_off_is_answered_by_the_attempt_that_was_opened(
     assert next(len(outcome.survivors) for outcome in consortium.outcomes if outcome.sums) == 3
 
 
+def test_an_attempt_that_ends_after_a_restart_takes_its_answers_with_it(begun: Begun) -> None:
+    consortium = begun("masked")
+    hospital = _until(consortium, "confirm")
+    last = next(frame for stage, name, frame, _ in reversed(consortium.frames) if name == VICTIM)
+    hospital.start()
+    with pytest.raises(SecfedError):
+        hospital.handle(Step(1, 0, 0, b"\x02nonsense").encode())
+    assert not [name for name in hospital.files if name.startswith("attempt")]
+    with pytest.raises(WrongState):
+        hospital.handle(last)
+    hospital.start()
+    assert hospital.open is not None
+    with pytest.raises(WrongState):
+        hospital.handle(last)
+
+
 def test_a_message_after_the_result_is_refused(begun: Begun) -> None:
     consortium = begun("masked")
     consortium.run()
