@@ -1,6 +1,6 @@
 """A signed file that grows: each record is whole on the disk, or not there, with one wait for the disk.
 
-    u64 size of the content ‖ content ‖ the owner's signature over study, owner, name, number and digest
+    u64 size of the content ‖ content ‖ owner's signature over study, owner, name, number, digest ‖ 1
 
 What a crash can leave behind is one unfinished last record: cut off, or zeros where its end should be.
 Nothing was done on the strength of it, so it is not there; anything else that does not verify is refused.
@@ -20,7 +20,7 @@ from secfed.storage.failpoints import failpoint
 from secfed.storage.signed_files import SignedFiles
 
 _SIZE_BYTES: Final = 8
-_END: Final = bytes(4)  # no signature ends so, but with probability 2^-32, and then it is asked for again
+_END: Final = b"\1"
 
 
 class SignedLog:
@@ -50,7 +50,7 @@ class SignedLog:
             self._files.check(self._name, signature, *self._signed(content))
             found.append(content)
             self._count += 1
-            self._end += _SIZE_BYTES + len(content) + SIGNATURE_BYTES
+            self._end += _SIZE_BYTES + len(content) + SIGNATURE_BYTES + len(_END)
         return found
 
     def append(self, *parts: Buffer) -> None:
@@ -60,7 +60,7 @@ class SignedLog:
             ConfigError: it cannot be written; the records before it are unchanged.
         """
         size = sum(memoryview(part).nbytes for part in parts).to_bytes(_SIZE_BYTES, "big")
-        record = (size, *parts, self._files.signature(self._name, *self._signed(*parts)))
+        record = (size, *parts, self._files.signature(self._name, *self._signed(*parts)), _END)
         if self._count == 0:
             self._files.put(self._name, *record)
         else:
@@ -71,7 +71,7 @@ class SignedLog:
                     os.lseek(descriptor, self._end, os.SEEK_SET)
                     for part in record[:-1]:
                         write_all(descriptor, part)
-                    failpoint("site: before record signed")
+                    failpoint("site: before record ended")
                     write_all(descriptor, record[-1])
                     os.fsync(descriptor)
                 finally:
@@ -95,6 +95,6 @@ class SignedLog:
         """The content of the record that begins here; None where none was finished."""
         size = int.from_bytes(rest[:_SIZE_BYTES], "big")
         end = _SIZE_BYTES + size + SIGNATURE_BYTES
-        if len(rest) < end or bytes(rest[end - len(_END) : end]) == _END:
+        if len(rest) <= end or not rest[end]:
             return None
         return rest[_SIZE_BYTES : _SIZE_BYTES + size]

@@ -47,7 +47,7 @@ AGENT_POINTS: Final = (
     "agent: before answer leaves",
     "site: after attempt opened",
     "site: after message noted",
-    "site: before record signed",
+    "site: before record ended",
     "site: before begin journalled",
     "site: after begin journalled",
     "site: before upload journalled",

@@ -43,7 +43,7 @@ def test_no_file_has_no_records(files: SignedFiles) -> None:
 
 
 def _end_of(count: int) -> int:
-    return sum(8 + len(content) + SIGNATURE_BYTES for content in CONTENTS[:count])
+    return sum(8 + len(content) + SIGNATURE_BYTES + 1 for content in CONTENTS[:count])
 
 
 @pytest.mark.parametrize("how", ["cut off", "zeros at its end", "nothing but zeros"])
@@ -55,7 +55,7 @@ def test_a_record_that_a_crash_cut_off_is_not_there_and_the_next_takes_its_place
     whole = len(data) - begin
     torn = {
         "cut off": data[begin:][:left],
-        "zeros at its end": data[begin:][: min(left, whole - 4)].ljust(whole, b"\0"),
+        "zeros at its end": data[begin:][:left].ljust(whole, b"\0"),
         "nothing but zeros": bytes(left),
     }[how]
     path.write_bytes(data[:begin] + torn)
@@ -63,7 +63,7 @@ def test_a_record_that_a_crash_cut_off_is_not_there_and_the_next_takes_its_place
     log = SignedLog(files, NAME)
     log.append(b"instead")
     assert contents(files) == [*CONTENTS[:2], b"instead"]
-    assert path.stat().st_size == begin + 8 + len(b"instead") + SIGNATURE_BYTES
+    assert path.stat().st_size == begin + 8 + len(b"instead") + SIGNATURE_BYTES + 1
 
 
 @pytest.mark.parametrize("record", [0, 1, 2])
