@@ -61,14 +61,9 @@ def given_back(outcome: Buffer, content: Buffer) -> Buffer:
     raise found.get(kind, errors.ProtocolError)(message, remedy=remedy)
 
 
-def seed_file(attempt: int) -> str:
-    """Holds the randomness of an attempt."""
-    return f"seed-{attempt:010d}"
-
-
-def step_file(attempt: int, count: int) -> str:
-    """Holds one message of an attempt; names sort as the messages came."""
-    return f"step-{attempt:010d}-{count:02d}"
+def attempt_file(attempt: int) -> str:
+    """Holds an attempt's randomness, and its messages with their answers; names sort as attempts do."""
+    return f"attempt-{attempt:010d}"
 
 
 def program_file(here: tuple[int, int]) -> str:
@@ -79,7 +74,9 @@ def program_file(here: tuple[int, int]) -> str:
 def attempt_of(name: str) -> int | None:
     """The attempt that a file belongs to; None if it belongs to none."""
     kind, _, rest = name.partition("-")
-    return int(rest[:10]) if kind in ("seed", "step") else None
+    return (
+        int(rest[:10]) if kind in ("attempt", "seed", "step") else None
+    )  # the last two: of earlier versions
 
 
 def encode_summands(summands: Summands) -> bytes:

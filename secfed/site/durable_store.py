@@ -8,12 +8,17 @@ inputs and arrives at the same state (:meth:`secfed.site.session.Site.resume`).
                             exchange's work (steps, noise, rounding). Written before the ledger is paid
     keep      contribution  what the program contributed. Written before any attempt
               program-*     what the program needs for later exchanges; written with the contribution
-    open      seed-*        32 secret bytes: all randomness of one attempt
-    note      step-*        each message of an attempt, before it is handled
+    open      attempt-*     32 secret bytes: all randomness of one attempt
+    answer    (the same)    each of its messages with the answer, in one record, before the answer leaves
     site_seed local-draws   32 secret bytes: batch order, dropout, augmentation; until the study is over
-    answer    answer        the last frame's answer, before it leaves: the same frame gets the same answer
+    answer    answer        the last answer outside an attempt, before it leaves. Whatever it was: the same
+                            frame once more gets the same answer
     (clear)   position      the exchange is over: everything above but the answer is overwritten and removed
     stop      stopped       this site works on nothing of the study any more; stays when the study is over
+
+A message that a crash cut off before its answer was on the disk was not answered. It comes again, and is
+handled by a site that was rebuilt from those before it; the journal takes its entry once more
+(docs/adr/029).
 
 Work that a crash cut off after it was paid is done again with the same key on the same broadcast: the same
 release, paid once (:meth:`secfed.dp.ledger.ledger.Ledger.spend`). Another broadcast for an exchange whose
@@ -48,19 +53,19 @@ from secfed.site.attempt_work import (
     REFUSED,
     REPLIED,
     Work,
+    attempt_file,
     attempt_of,
     encode_summands,
     given_back,
     header_of,
     program_file,
     refusal_of,
-    seed_file,
-    step_file,
 )
 from secfed.site.journal import BoundJournal, Journal
 from secfed.site.parts import Draws
 from secfed.storage.failpoints import failpoint
 from secfed.storage.signed_files import SignedFiles
+from secfed.storage.signed_log import SignedLog
 from secfed.wire.frames import decode_state, encode_state
 from secfed.wire.layout import State, Summands
 
@@ -96,6 +101,10 @@ class DurableStore(AttemptStore):
         self._asked = None if answer is None else bytes(answer[0])  # digest of the last frame answered
         self._bindings: dict[int, bytes] = {}  # attempt -> binding so far
         self._steps: dict[int, int] = {}  # attempt -> messages noted
+        self._logs: dict[int, SignedLog] = {}  # attempt -> its file
+        self._noting: SignedLog | None = None  # where the message that is being handled belongs
+        self._answered_in: SignedLog | None = None  # where the last answer is; None: in a file of its own
+        self._redoes = False  # whether the frame that is being handled gets the same answer from what is kept
         self._contribution = b""
         self._over = self._replaying = False
         if self._work is None:
@@ -142,6 +151,7 @@ class DurableStore(AttemptStore):
         self._contribution = digest(labels.ATTEMPT_BINDING, *parts)
         if program:
             self.files.erase(*(name for name in older if name != program_file(self._required.here)))
+        self._redoes = True
         failpoint("site: after contribution noted")
 
     def program(self) -> dict[str, torch.Tensor]:
@@ -216,33 +226,32 @@ class DurableStore(AttemptStore):
     # --- attempts -------------------------------------------------------------------------------------
 
     def open(self, attempt: int) -> Entropy:
-        """From a seed that is on the disk before anything is drawn."""
-        name = seed_file(attempt)
-        found = self.files.read(name) if self._replaying else None
-        if found is None:
-            seed = secrets.token_bytes(SEED_BYTES)
-            if not self._replaying:
-                self.files.write(name, seed)
-        else:
-            seed = bytes(found[0])
+        """From a seed that is on the disk before anything is drawn.
+
+        A seed that is there was drawn before a crash, and no answer has left since: the journal tells whether
+        it is asked for the same.
+        """
+        log = self._logs.get(attempt) or SignedLog(self.files, attempt_file(attempt))
+        self._logs[attempt], found = log, log.records()
+        seed = bytes(found[0]) if found else secrets.token_bytes(SEED_BYTES)
+        if not found:
+            log.append(seed)
         failpoint("site: after attempt opened")
         parts = self._study.encode(), self._contribution, attempt.to_bytes(4, "big"), seed
         self._bindings[attempt], self._steps[attempt] = digest(labels.ATTEMPT_BINDING, *parts), 0
         return SeededEntropy(seed)
 
     def note(self, attempt: int, frame: Buffer) -> None:
-        """Write it, and bind the journal's next entry to it."""
+        """Bind the journal's next entry to it; it is written with its answer."""
         count = self._steps.get(attempt)
         if count is None:
             raise Replay(f"attempt {attempt} is over")
         if count >= _MAX_STEPS:
             raise Replay(f"attempt {attempt} has had too many messages")
-        if not self._replaying:
-            failpoint("site: before message noted")
-            self.files.write(step_file(attempt, count), frame)
-            failpoint("site: after message noted")
+        self._noting = self._logs[attempt]
         self._steps[attempt] = count + 1
         self._bindings[attempt] = digest(labels.ATTEMPT_BINDING, self._bindings[attempt], frame)
+        failpoint("site: after message noted")
 
     def journal(self, attempt: int) -> AttemptJournal:
         """The journal, bound to everything that the attempt's answers follow from."""
@@ -253,6 +262,15 @@ class DurableStore(AttemptStore):
         if self._replaying:
             return  # what is being read is not changed meanwhile
         self.files.erase(*self._attempt_files(attempts))
+        for attempt in [attempt for attempt in self._logs if attempts(attempt)]:
+            self._forget(self._logs.pop(attempt))
+
+    def _forget(self, log: SignedLog) -> None:
+        """An attempt is over."""
+        if self._noting is log:
+            self._noting = None
+        if self._answered_in is log:
+            self._answered_in, self._asked = None, None
 
     def _attempt_files(self, attempts: Callable[[int], bool]) -> list[str]:
         return [name for name in self.files.names() if (at := attempt_of(name)) is not None and attempts(at)]
@@ -263,8 +281,9 @@ class DurableStore(AttemptStore):
         """The same frame once more gets the same answer, and nothing is done again."""
         failpoint("site: frame arrived")
         asked = hashlib.sha256(frame).digest()
-        if self._asked == asked and (kept := self.files.read(_ANSWER, 32, 1)) is not None:
-            return given_back(kept[1], kept[2])
+        if self._asked == asked and (kept := self._last_answer()) is not None:
+            return given_back(*kept)
+        self._noting, self._redoes = None, False
         try:
             reply = handle(frame)
         except _PASSING:
@@ -273,41 +292,57 @@ class DurableStore(AttemptStore):
             self._store(asked, error)
             raise
         failpoint("site: before answer noted")
-        self._store(asked, reply)
+        self._keep_answer(asked, frame, reply)
         failpoint("site: after answer noted")
         if self._over:
-            self._clear()
+            self._clear()  # brings the answer's name to the disk, with the position's
         return reply
+
+    def _keep_answer(self, asked: bytes, frame: Buffer, reply: Buffer) -> None:
+        """Bring it to the disk, where it cannot be made again from what is there."""
+        log = self._noting
+        if self._over:
+            self._store(asked, reply, named=False)
+        elif log is not None:
+            log.append(memoryview(frame).nbytes.to_bytes(8, "big"), frame, reply)
+            self._asked, self._answered_in = asked, log
+        elif self._redoes:
+            self._asked = None  # work that is kept is not done again, and "ready" is all there is to say
+        else:
+            self._store(asked, reply)
+
+    def _last_answer(self) -> tuple[Buffer, Buffer] | None:
+        """Outcome and content of the last answer that was kept."""
+        if self._answered_in is not None:
+            return REPLIED, _parted(self._answered_in.records()[-1])[1]
+        kept = self.files.read(_ANSWER, 32, 1)
+        return None if kept is None else (kept[1], kept[2])
 
     def rebuild(self, handle: Callable[[Buffer], Buffer], current: Callable[[], int]) -> None:
         """Handle the messages on the disk once more."""
-        names = [name for name in self.files.names() if name.startswith("step-")]
+        answered: set[int] = set()
         self._replaying = True
         try:
-            for name in names:
-                frame = self._read_step(name)
-                outcome: Buffer | SecfedError
-                try:
-                    outcome = handle(frame)
-                except _PASSING:
-                    raise
-                except SecfedError as error:
-                    outcome = error
-                asked = hashlib.sha256(frame).digest()
-                if name == names[-1] and self._asked != asked:
-                    # It was handled, and the answer did not get onto the disk: so it did not leave either.
-                    self._store(asked, outcome)
+            for name in self.files.names():
+                if (attempt := attempt_of(name)) is None or name != attempt_file(attempt):
+                    continue
+                log = self._logs[attempt] = SignedLog(self.files, name)
+                for record in log.records()[1:]:
+                    frame, _ = _parted(record)
+                    answered.add(attempt)
+                    try:
+                        handle(frame)
+                    except _PASSING:
+                        raise
+                    except SecfedError:
+                        pass  # answered once, and refused by what this site holds now: that attempt is over
+                    self._asked, self._answered_in = hashlib.sha256(frame).digest(), log
         finally:
             self._replaying = False
-        self.drop(lambda attempt: attempt != current())
+        # One whose first message was not answered is opened again when that message comes again.
+        self.drop(lambda attempt: attempt < current() or (attempt != current() and attempt in answered))
         if self._over:
             self._clear()
-
-    def _read_step(self, name: str) -> memoryview:
-        found = self.files.read(name)
-        if found is None:
-            raise ConfigError(f"{self.files.folder / name}: is gone", remedy="leave the state folder alone")
-        return found[0]
 
     def finish(self, here: Place) -> None:
         """Clear after the answer that is being made is on the disk."""
@@ -319,12 +354,12 @@ class DurableStore(AttemptStore):
         self.files.erase(_ANSWER, _LOCAL_DRAWS, *STUDY_SECRETS, *self._program_files())
         self._asked = None
 
-    def _store(self, asked: bytes, outcome: Buffer | SecfedError) -> None:
+    def _store(self, asked: bytes, outcome: Buffer | SecfedError, *, named: bool = True) -> None:
         if isinstance(outcome, SecfedError):
-            self.files.write(_ANSWER, asked, REFUSED, refusal_of(outcome))
+            self.files.write(_ANSWER, asked, REFUSED, refusal_of(outcome), named=named)
         else:
-            self.files.write(_ANSWER, asked, REPLIED, outcome)
-        self._asked = asked
+            self.files.write(_ANSWER, asked, REPLIED, outcome, named=named)
+        self._asked, self._answered_in = asked, None
 
     def _clear(self) -> None:
         """Destroy what belongs to the exchange so far. Cut off anywhere, it can be done again."""
@@ -338,6 +373,9 @@ class DurableStore(AttemptStore):
         failpoint("site: after secrets erased")
         self._work, self._over, self._contribution = None, False, b""
         self._bindings, self._steps = {}, {}
+        for log in self._logs.values():
+            self._forget(log)
+        self._logs = {}
 
     def _read_work(self) -> Work | None:
         found = self.files.read(_WORK, HEADER_BYTES)
@@ -346,3 +384,9 @@ class DurableStore(AttemptStore):
         reader = Reader(found[0])
         work = Work(reader.uint(4), reader.uint(2), reader.fixed(32), bytes(found[1]))
         return None if work.here <= self.position else work
+
+
+def _parted(record: memoryview) -> tuple[memoryview, memoryview]:
+    """A message of an attempt, and its answer."""
+    at = 8 + int.from_bytes(record[:8], "big")
+    return record[8:at], record[at:]

@@ -36,9 +36,12 @@ _LAST = (
     "ORDER BY round DESC, exchange DESC, attempt DESC LIMIT 1"
 )
 _HERE = "WHERE study = ? AND round = ? AND exchange = ? AND attempt = ?"
-_BEGIN = "INSERT INTO attempts (begun_as, study, round, exchange, attempt) VALUES (?, ?, ?, ?, ?)"
-_UPLOADED = f"UPDATE attempts SET uploaded = 1, uploaded_as = ? {_HERE}"  # noqa: S608 - constants only
-_UNMASKED = f"UPDATE attempts SET unmasked = 1, unmasked_as = ? {_HERE}"  # noqa: S608 - constants only
+_BEGUN, _UPLOADED, _UNMASKED = range(3)  # the steps of an attempt
+_NOTE = (
+    "INSERT INTO attempts (begun_as, study, round, exchange, attempt) VALUES (?, ?, ?, ?, ?)",
+    f"UPDATE attempts SET uploaded = 1, uploaded_as = ? {_HERE}",  # noqa: S608 - constants only
+    f"UPDATE attempts SET unmasked = 1, unmasked_as = ? {_HERE}",  # noqa: S608 - constants only
+)
 _BINDINGS = f"SELECT begun_as, uploaded_as, unmasked_as FROM attempts {_HERE}"  # noqa: S608 - constants only
 _NEW_COLUMNS = ("begun_as", "uploaded_as", "unmasked_as")  # tables made by 0.1 lack them
 
@@ -81,17 +84,7 @@ class Journal:
         Raises:
             Replay: refusals 11, 12 and 37.
         """
-        here = (attempt.round, attempt.exchange_index, attempt.attempt)
-        with self._transaction():
-            last = self._last(study)
-            if here == last[:3] and self._noted(study, here, 0, binding):
-                return
-            if self._db.execute(_SPENT, (study, *here[:2])).fetchone():
-                raise Refusal.ALREADY_SPENT.refuse(f"round {attempt.round}")
-            if here <= last[:3]:
-                raise Refusal.OLD_ATTEMPT.refuse(f"round {attempt.round}, attempt {attempt.attempt}")
-            self._db.execute(_BEGIN, (binding, study, *here))
-        self._newest[study] = (*here, 0, 0)
+        self._note(_BEGUN, study, attempt, binding)
 
     def uploaded(self, study: str, attempt: AttemptId, binding: bytes | None = None) -> None:
         """Note that the masked update is about to leave: it is spent.
@@ -99,15 +92,7 @@ class Journal:
         Raises:
             Replay: refusals 11, 12 and 37.
         """
-        here = (attempt.round, attempt.exchange_index, attempt.attempt)
-        with self._transaction():
-            row = self._current(study, here)
-            if row[3] and self._noted(study, here, 1, binding):
-                return
-            if row[3]:
-                raise Refusal.ALREADY_SPENT.refuse(f"round {attempt.round}")
-            self._db.execute(_UPLOADED, (binding, study, *here))
-        self._newest[study] = (*here, 1, 0)
+        self._note(_UPLOADED, study, attempt, binding)
 
     def unmasked(self, study: str, attempt: AttemptId, binding: bytes | None = None) -> None:
         """Note that shares are about to leave.
@@ -116,17 +101,7 @@ class Journal:
             Replay: refusals 11 and 37.
             UnmaskRefused: refusal 34.
         """
-        here = (attempt.round, attempt.exchange_index, attempt.attempt)
-        with self._transaction():
-            row = self._current(study, here)
-            if row[4] and self._noted(study, here, 2, binding):
-                return
-            if row[4]:
-                raise Refusal.SECOND_UNMASK.refuse(f"round {attempt.round}")
-            if not row[3]:
-                raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"round {attempt.round}: no upload is known")
-            self._db.execute(_UNMASKED, (binding, study, *here))
-        self._newest[study] = (*here, 1, 1)
+        self._note(_UNMASKED, study, attempt, binding)
 
     def spent(self, study: str, round_number: int, exchange_index: int) -> bool:
         """Whether the update of an exchange has left."""
@@ -134,10 +109,27 @@ class Journal:
             found = self._db.execute(_SPENT, (study, round_number, exchange_index)).fetchone()
         return found is not None
 
-    def _noted(self, study: str, here: tuple[int, int, int], which: int, binding: bytes | None) -> bool:
+    def _note(self, step: int, study: str, attempt: AttemptId, binding: bytes | None) -> None:
+        """Check and write in one transaction, unless it is there already."""
+        here = (attempt.round, attempt.exchange_index, attempt.attempt)
+        with self._transaction():
+            last = self._last(study)
+            if here == last[:3] and self._noted(study, here, step, binding):
+                return
+            if step == _BEGUN:
+                if self._db.execute(_SPENT, (study, *here[:2])).fetchone():
+                    raise Refusal.ALREADY_SPENT.refuse(f"round {here[0]}")
+                if here <= last[:3]:
+                    raise Refusal.OLD_ATTEMPT.refuse(f"round {here[0]}, attempt {here[2]}")
+            else:
+                _check_newest(step, here, last)
+            self._db.execute(_NOTE[step], (binding, study, *here))
+        self._newest[study] = (*here, int(step >= _UPLOADED), int(step >= _UNMASKED))
+
+    def _noted(self, study: str, here: tuple[int, int, int], step: int, binding: bytes | None) -> bool:
         """Whether exactly this was noted before, by this site before it was interrupted."""
         row = self._db.execute(_BINDINGS, (study, *here)).fetchone()
-        return binding is not None and row is not None and row[which] == binding
+        return binding is not None and row is not None and row[step] == binding
 
     def _last(self, study: str) -> tuple[int, ...]:
         """The newest row of a study: round, exchange, attempt, uploaded, unmasked; -1 if there is none."""
@@ -146,15 +138,6 @@ class Journal:
             raise Refusal.JOURNAL_ROLLED_BACK.refuse("it knows less than this site remembers")
         self._newest[study] = row
         return tuple(row)
-
-    def _current(self, study: str, here: tuple[int, int, int]) -> tuple[int, ...]:
-        """The row of an attempt, which must be the newest."""
-        row = self._last(study)
-        if here > row[:3]:
-            raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"round {here[0]}, attempt {here[2]} never began")
-        if here < row[:3]:
-            raise Refusal.OLD_ATTEMPT.refuse(f"round {here[0]}, attempt {here[2]}")
-        return row
 
     def close(self) -> None:
         """Close the database."""
@@ -188,6 +171,22 @@ class Journal:
                 f"the journal {self._path or '(in memory)'} cannot be used: {error}",
                 remedy="check the disk's free space, the file's owner and that only one agent uses it",
             ) from error
+
+
+def _check_newest(step: int, here: tuple[int, int, int], row: tuple[int, ...]) -> None:
+    """Refuse an upload, or shares, of an attempt that is not the newest, and what has left already."""
+    if here > row[:3]:
+        raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"round {here[0]}, attempt {here[2]} never began")
+    if here < row[:3]:
+        raise Refusal.OLD_ATTEMPT.refuse(f"round {here[0]}, attempt {here[2]}")
+    if step == _UPLOADED:
+        if row[3]:
+            raise Refusal.ALREADY_SPENT.refuse(f"round {here[0]}")
+        return
+    if row[4]:
+        raise Refusal.SECOND_UNMASK.refuse(f"round {here[0]}")
+    if not row[3]:
+        raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"round {here[0]}: no upload is known")
 
 
 class BoundJournal:

@@ -32,10 +32,36 @@ class SignedFiles:
                 _overwrite(left)
                 left.unlink()
 
-    def write(self, name: str, *parts: Buffer) -> None:
-        """Write a file, or replace it; it is on the disk when this returns."""
-        signature = self._identity.sign(labels.SIGN_SITE_FILE, *self._context(name), *parts)
-        write_shared(self.folder / name, *parts, signature)
+    def write(self, name: str, *parts: Buffer, named: bool = True) -> None:
+        """Write a file, or replace it; it is on the disk when this returns.
+
+        Args:
+            named: its name, too; without it the next file that is written or erased brings it there.
+        """
+        self.put(name, *parts, self.signature(name, *parts), named=named)
+
+    def put(self, name: str, *parts: Buffer, named: bool = True) -> None:
+        """As :meth:`write`, of parts that hold their own signature."""
+        write_shared(self.folder / name, *parts, named=named)
+
+    def signature(self, name: str, *parts: Buffer) -> bytes:
+        """This site's signature over a file of that name: 64 bytes."""
+        return self._identity.sign(labels.SIGN_SITE_FILE, *self._context(name), *parts)
+
+    def check(self, name: str, signature: bytes, *parts: Buffer) -> None:
+        """Refuse what :meth:`signature` did not sign.
+
+        Raises:
+            TranscriptError: this site did not write it, or somebody changed it.
+        """
+        try:
+            public, context = self._identity.public_bytes, self._context(name)
+            verify(public, signature, labels.SIGN_SITE_FILE, *context, *parts, who="site")
+        except BadSignature:
+            raise TranscriptError(
+                f"{self.folder / name}: was changed, or belongs to another study or site",
+                remedy="find out who did it; then remove the study's folder: its running exchange is lost",
+            ) from None
 
     def read(self, name: str, *sizes_bytes: int) -> tuple[memoryview, ...] | None:
         """The parts of a file; None if there is no such file.
@@ -59,16 +85,7 @@ class SignedFiles:
             parts.append(content[at : at + size])
             at += size
         parts.append(content[at:])
-        try:
-            context = self._context(name)
-            verify(
-                self._identity.public_bytes, signature, labels.SIGN_SITE_FILE, *context, *parts, who="site"
-            )
-        except BadSignature:
-            raise TranscriptError(
-                f"{path}: was changed, or belongs to another study or site",
-                remedy="find out who did it; then remove the study's folder: its running exchange is lost",
-            ) from None
+        self.check(name, signature, *parts)
         return tuple(parts)
 
     def names(self) -> tuple[str, ...]:
@@ -92,8 +109,7 @@ class SignedFiles:
             sync_folder(self.folder)
             for nameless in gone:
                 _overwrite(nameless)
-                nameless.unlink()
-            sync_folder(self.folder)
+                nameless.unlink()  # one that a crash brings back holds zeros, and goes at the next start
 
     def _context(self, name: str) -> tuple[bytes, ...]:
         return self._study.encode(), self._identity.name.encode(), name.encode()

@@ -30,6 +30,7 @@ from secfed.site.containment import Failure
 from secfed.site.parts import Member
 from secfed.site.runtime import SiteStudy, open_site_study
 from secfed.site.terms import Terms
+from secfed.storage import signed_log
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import State
@@ -230,7 +231,7 @@ class Plug:
         self.point, self.left, self.pulled = "", 0, 0
         self.passed: list[str] = []
         self.only = False
-        for module in (local_work, durable_store, journal, encrypted_session):
+        for module in (local_work, durable_store, journal, encrypted_session, signed_log):
             monkeypatch.setattr(module, "failpoint", self.reached)
 
     def set(self, point: str, count: int = 1) -> None:

@@ -62,7 +62,7 @@ class Crashed:
 
 def test_a_refused_study_that_is_over_leaves_no_secret_and_all_that_an_audit_needs(centre: Centre) -> None:
     crashed = Crashed(centre)
-    assert {"work", "contribution", "seed-0000000000", "step-0000000000-00"} < crashed.left
+    assert {"work", "contribution", "attempt-0000000000"} < crashed.left
     Approvals(crashed.site.approvals_path).refuse_what("tiny", utc_now())
     centre.server.finish()
     centre.start(NAMES[0])
@@ -116,6 +116,6 @@ def test_what_is_no_study_id_names_no_folder_to_erase(centre: Centre) -> None:
     crashed = Crashed(centre)
     elsewhere = crashed.site.state / "work"
     elsewhere.mkdir()
-    (elsewhere / "seed-0000000001").write_bytes(b"not a study's")
+    (elsewhere / "attempt-0000000001").write_bytes(b"not a study's")
     crashed.told_that_it_is_over(".." + 48 * "0")  # what is left of it without the 48 digits
-    assert (elsewhere / "seed-0000000001").read_bytes() == b"not a study's"
+    assert (elsewhere / "attempt-0000000001").read_bytes() == b"not a study's"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -234,7 +235,7 @@ def test_what_is_on_the_disk_during_an_exchange_is_for_the_owner_only_and_is_des
     hospital = _until(consortium, "unmask")
     assert hospital.open is not None
     work = hospital.open.folder / "work"
-    assert {"work", "contribution", "seed-0000000000", "answer"} < set(hospital.files)
+    assert set(hospital.files) == {"work", "contribution", "attempt-0000000000"}
     assert stat.S_IMODE(work.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in work.iterdir()} == {0o600}
     whole = begun("masked", "site")
@@ -289,7 +290,7 @@ def test_a_site_that_stopped_the_study_stays_stopped(begun: Begun) -> None:
         hospital.handle(consortium.frames[0][2])
 
 
-@pytest.mark.parametrize("name", ["contribution", "work", "seed-0000000000", "step-0000000000-01", "answer"])
+@pytest.mark.parametrize("name", ["contribution", "work", "attempt-0000000000"])
 def test_a_file_whose_erasure_was_cut_off_is_gone_and_not_changed(
     name: str, begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +311,100 @@ def test_a_file_whose_erasure_was_cut_off_is_gone_and_not_changed(
     assert not list((hospital.open.folder / "work").glob(".*"))
 
 
+def _syncs(monkeypatch: pytest.MonkeyPatch, hospital: Hospital) -> list[str]:
+    """What the disk is waited for at one hospital, as it grows."""
+    found: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if str(hospital.state) in path:
+            found.append(path)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert hospital.open is not None
+    hospital.open._journal._db.set_trace_callback(lambda sql: found.append(sql) if sql == "COMMIT" else None)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names of open files")
+def test_an_exchange_waits_for_the_disk_as_rarely_as_the_rules_permit(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One wait for each answer and each entry, two where a file gets its name, one where one is erased."""
+    consortium = begun("masked", "record")
+    synced = _syncs(monkeypatch, consortium.hospitals[VICTIM])
+    consortium.run()
+    commits = synced.count("COMMIT")
+    assert commits == 3  # begin, uploaded, unmasked; each is five waits of SQLite
+    assert len(synced) - commits <= 22, synced
+
+
+def test_nothing_leaves_before_its_record_is_on_the_disk(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consortium = begun("masked")
+    synced = _syncs(monkeypatch, consortium.hospitals[VICTIM])
+    waited: dict[str, list[str]] = {}
+
+    def deliver(stage: str, hospital: Hospital, frame: Buffer) -> bytes:
+        before = len(synced)
+        reply = hospital.handle(frame)
+        if hospital.identity.name == VICTIM:
+            waited[stage] = [Path(path).name for path in synced[before:]]
+        return reply
+
+    consortium.deliver = deliver
+    consortium.run()
+    for stage in ("advertise", "share", "confirm", "mask", "consistency", "unmask"):
+        assert waited[stage][-1] == "attempt-0000000000", stage
+    assert "work" in waited["train"]
+    assert waited["result"].index("work") > [name[:7] for name in waited["result"]].index(".answer")
+
+
+def test_a_message_that_was_cut_off_is_answered_by_the_attempt_that_was_opened(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal knows the attempt, its seed is on the disk, and no message is."""
+    plug = Plug(monkeypatch)
+    consortium = begun("masked")
+    plug.set("site: after begin journalled")
+
+    def deliver(stage: str, hospital: Hospital, frame: Buffer) -> bytes:
+        plug.only = hospital.identity.name == VICTIM
+        if stage != "advertise" or not plug.only or plug.pulled:
+            return hospital.handle(frame)
+        with pytest.raises(Killed):
+            hospital.handle(frame)
+        hospital.start()
+        assert "attempt-0000000000" in hospital.files
+        other = Step(1, 0, 0, b"\x02nonsense").encode()
+        with pytest.raises(SecfedError):
+            hospital.handle(other)
+        return hospital.handle(frame)
+
+    consortium.deliver = deliver
+    consortium.run()
+    assert next(len(outcome.survivors) for outcome in consortium.outcomes if outcome.sums) == 3
+
+
+def test_an_attempt_that_ends_after_a_restart_takes_its_answers_with_it(begun: Begun) -> None:
+    consortium = begun("masked")
+    hospital = _until(consortium, "confirm")
+    last = next(frame for stage, name, frame, _ in reversed(consortium.frames) if name == VICTIM)
+    hospital.start()
+    with pytest.raises(SecfedError):
+        hospital.handle(Step(1, 0, 0, b"\x02nonsense").encode())
+    assert not [name for name in hospital.files if name.startswith("attempt")]
+    with pytest.raises(WrongState):
+        hospital.handle(last)
+    hospital.start()
+    assert hospital.open is not None
+    with pytest.raises(WrongState):
+        hospital.handle(last)
+
+
 def test_a_message_after_the_result_is_refused(begun: Begun) -> None:
     consortium = begun("masked")
     consortium.run()
@@ -319,7 +414,7 @@ def test_a_message_after_the_result_is_refused(begun: Begun) -> None:
     assert hospital.files == ["answer", "position"]
 
 
-@pytest.mark.parametrize("name", ["contribution", "work", "seed-0000000000", "step-0000000000-01", "answer"])
+@pytest.mark.parametrize("name", ["contribution", "work", "attempt-0000000000"])
 def test_a_changed_file_is_refused(name: str, begun: Begun) -> None:
     consortium = begun("masked")
     hospital = _until(consortium, "mask")
@@ -338,7 +433,7 @@ def test_an_attempt_whose_seed_is_gone_is_not_served_with_another_one(begun: Beg
     consortium = begun("masked")
     hospital = _until(consortium, "mask")
     assert hospital.open is not None
-    (hospital.open.folder / "work" / "seed-0000000000").unlink()
+    (hospital.open.folder / "work" / "attempt-0000000000").unlink()
     spec = next(
         frame
         for _, name, frame, _ in consortium.frames
@@ -347,7 +442,7 @@ def test_an_attempt_whose_seed_is_gone_is_not_served_with_another_one(begun: Beg
     hospital.start()
     with pytest.raises(Replay):
         hospital.handle(spec)
-    assert not [name for name in hospital.files if name.startswith(("seed", "step"))]
+    assert not [name for name in hospital.files if name.startswith("attempt")]
 
 
 def test_a_refusal_is_repeated_too_and_its_secrets_are_gone(begun: Begun) -> None:
@@ -356,7 +451,7 @@ def test_a_refusal_is_repeated_too_and_its_secrets_are_gone(begun: Begun) -> Non
     bad = Step(1, 0, 0, b"\x02nonsense").encode()
     with pytest.raises(SecfedError) as first:
         hospital.handle(bad)
-    assert not [name for name in hospital.files if name.startswith(("seed", "step"))]
+    assert not [name for name in hospital.files if name.startswith("attempt")]
     hospital.start()
     with pytest.raises(type(first.value)) as second:
         hospital.handle(bad)
