@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from secfed.algorithms.data.image_text.base import ImageTextSite
 from secfed.engine.options import EngineOptions
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
@@ -56,14 +58,14 @@ evaluate = "last"
 name = "vision-language"
 [data]
 name = "chest-synthetic"
-sites = 4
+sites = 5
 train = 12
 test = 4
 size = 32
 [protection]
 name = "masked"
-colluders = 0
-threshold = 3
+colluders = 1
+threshold = 4
 """
 _PAIRS: Final = _DUAL.replace('"feddra"\nalign_steps = 1\njoint_steps = 2', '"{name}"').replace(
     "loss_batches = 1\nloss_batch_size = 6\n", ""
@@ -76,12 +78,25 @@ _SHARED: Final = {**_RECORDS, "noise": "sum"}
 _BY_HOOKS: Final = {**_RECORDS, "engine": "hooks"}
 _BY_BOOKS: Final = {**_RECORDS, "engine": "ghost"}
 _BY_LOOP: Final = {**_RECORDS, "engine": "loop"}
-_DROPS: Final = {"model__name": "tests.device_case:dropping", "model__hidden": None}
+_DROPS: Final = {"model": {"name": "tests.device_case:dropping"}}
 
 
 def dropping(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """A model with a random layer."""
     return nn.Sequential(nn.Linear(input_shape[0], 8), nn.Dropout(0.2), nn.Linear(8, classes))
+
+
+class _Patients(vlp_case.ToyPairs):
+    """Every patient has two pairs."""
+
+    def site(self, site_id: str) -> ImageTextSite:
+        found = super().site(site_id)
+        return replace(found, train_patients=tuple(row // 2 for row in range(len(found.train))))
+
+
+def patients() -> _Patients:
+    """The factory of ``[data]``."""
+    return _Patients(5, 24, 16, 4.0)
 
 
 def _wards(**changes: Any) -> Study:
@@ -93,7 +108,9 @@ def _one(name: str, **options: Any) -> Study:
 
 
 def _fmcsc(**changes: Any) -> Study:
-    return fmcsc_case.study(**{"study__rounds": 3, "algorithm__pretrain_rounds": 1, **changes})
+    fewer = {"pretrain_rounds": 1, "pretrain_epochs": 1, "local_epochs": 1, "distillation_epochs": 1}
+    keys = {f"algorithm__{key}": value for key, value in fewer.items()}
+    return fmcsc_case.study(**{"study__rounds": 2, **keys, **changes})
 
 
 def _dual(**changes: Any) -> Study:
@@ -120,7 +137,8 @@ _SHARED_MASKED: Final = {"protection__name": "masked", "privacy": _SHARED}
 CASES: Final[dict[str, Callable[[], Study]]] = {
     "fedavg, mlp": lambda: _wards(),
     "fedavg, random layer": lambda: _wards(**_DROPS),
-    "fedprox, cnn": lambda: _one("fedprox").replace("data.name", "digits").replace("data.standardize", None)
+    "fedprox, cnn": lambda: _one("fedprox")
+    .replace("data", {"name": "digits", "sites": 3})
     .replace("model", {"name": "small-cnn"}),
     "fedavg, linear head": lambda: _wards(model={"name": "linear-head"}),
     "scaffold": lambda: _one("scaffold"),
@@ -175,13 +193,15 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "vlp-fedldawa": lambda: _vlp("vlp-fedldawa"),
     "vlp-fedavg, noise for sites": lambda: _vlp("vlp-fedavg", protection__name="masked", privacy=_SITES),
     "feddra": lambda: vlp_case.study(study__rounds=1),
-    "feddra, patients": lambda: vlp_case.study(study__rounds=1, privacy=_PATIENTS),
+    "feddra, patients": lambda: vlp_case.study(
+        study__rounds=1, data__name="tests.device_case:patients", privacy=_PATIENTS
+    ),
     "feddra, groups": lambda: vlp_case.study(study__rounds=1, privacy=_GROUPS),
     "feddra, transformers": _dual,
     "feddra, gloria": lambda: _dual(model__objective="gloria"),
     "feddra, mgca": lambda: _dual(model__objective="mgca", model__prototypes=4, model__mgca_frozen_rounds=0),
     "feddra, recomputing": lambda: _dual(model__gradient_checkpointing=True),
-    "feddra, kl": lambda: _dual(algorithm__divergence="kl"),
+    "feddra, kl": lambda: _dual(data__sites=10, protection__threshold=7, algorithm__divergence="kl"),
     "feddra, half precision": lambda: _dual(algorithm__precision="bfloat16"),
     "fedrgb": _rgb,
     "fedrgb, contrast through features": lambda: _rgb(

@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -138,8 +139,12 @@ class _Module(torch.utils.backend_registration._DummyBackendModule if THERE else
     def manual_seed_all(self, seed: int) -> None:
         """Of torch.manual_seed."""
 
+    def device(self, _number: int) -> nullcontext[None]:
+        """It is the only one."""
+        return nullcontext()
+
     def manual_seed(self, seed: int) -> None:
-        """Set its generator, which is the CPU's."""
+        """Set its generator; what it draws comes from the CPU's all the same."""
         seeds.append(seed)
 
     def get_rng_state(self, _device: Any = None) -> torch.Tensor:
