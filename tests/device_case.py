@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextSite
+from secfed.dp.training.engines import ClippedSum, HookedEngine
+from secfed.dp.training.step import Steps
 from secfed.engine.options import EngineOptions
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
@@ -201,7 +206,10 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "feddra, gloria": lambda: _dual(model__objective="gloria"),
     "feddra, mgca": lambda: _dual(model__objective="mgca", model__prototypes=4, model__mgca_frozen_rounds=0),
     "feddra, recomputing": lambda: _dual(model__gradient_checkpointing=True),
-    "feddra, kl": lambda: _dual(data__sites=10, protection__threshold=7, algorithm__divergence="kl"),
+    "feddra, kl": lambda: changed(
+        _DUAL.replace("sites = 5", "sites = 10").replace("threshold = 4", "threshold = 10"),
+        {"algorithm__divergence": "kl"},
+    ),
     "feddra, half precision": lambda: _dual(algorithm__precision="bfloat16"),
     "fedrgb": _rgb,
     "fedrgb, contrast through features": lambda: _rgb(
@@ -220,6 +228,7 @@ class Run(NamedTuple):
     operators: int
     seeds: int
     payments: int
+    calls: Counter[str]  # of what _COUNTED names
 
 
 def run(name: str, engine: EngineOptions | None = None) -> Run:
@@ -227,7 +236,7 @@ def run(name: str, engine: EngineOptions | None = None) -> Run:
     emulated_device.reads.clear()
     emulated_device.operators.clear()
     emulated_device.seeds.clear()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _counting() as calls:
         out = Path(folder) / "run"
         report = simulate(CASES[name](), out=out, engine=engine)
         model = {key: value.numpy() for key, value in load_file(out / "model.safetensors").items()}
@@ -240,7 +249,29 @@ def run(name: str, engine: EngineOptions | None = None) -> Run:
         emulated_device.operators.total(),
         len(emulated_device.seeds),
         sum(ledgers),
+        calls,
     )
+
+
+_COUNTED: Final = ((Steps, "take"), (Steps, "mean"), (HookedEngine, "_losses"), (ClippedSum, "add_unit"))
+
+
+@contextmanager
+def _counting() -> Iterator[Counter[str]]:
+    """How often these are called; in this process only."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, real: Any) -> Any:
+        def call(self: Any, *given: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return real(self, *given, **named)
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, name in _COUNTED:
+            stack.enter_context(patch.object(owner, name, counted(name, getattr(owner, name))))
+        yield calls
 
 
 def largest_difference(one: Run, other: Run) -> float:

@@ -5,15 +5,17 @@ generator of the other device. Values that are read back are counted by source l
 waited for there. What is right here may still be wrong on a GPU: kernels, precision, memory, speed.
 
 torch's Python backend for PrivateUse1 gives the device (guards, queue of gradients), a wrapper subclass the
-tensors. It is there for a whole process and changes what torch takes for its accelerator, so everything on it
-runs in a fork of the process of the tests (:func:`elsewhere`).
+tensors. It is there for a whole process, changes what torch takes for its accelerator, and must come before
+the first gradient: everything on it runs in a process of its own (:func:`elsewhere`).
 """
 
 from __future__ import annotations
 
 import functools
-import multiprocessing
+import os
+import pickle
 import sys
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +25,8 @@ from typing import Any, Final, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+
+from tests.forks import Fork
 
 CPU: Final = torch.device("cpu")
 NAME: Final = "emulated"
@@ -164,6 +168,7 @@ def install() -> torch.device:
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     every = torch.library.Library("_", "IMPL")
     every.fallback(_run, "PrivateUse1")
+    every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # casts nothing
     own = torch.library.Library("aten", "IMPL")
     for name in (*_FACTORIES, "randperm.generator"):
         base, _, overload = name.partition(".")
@@ -177,27 +182,30 @@ def install() -> torch.device:
     return device
 
 
-def elsewhere(work: Callable[[torch.device], _Given]) -> _Given:
-    """What ``work`` gives in a fork of this process that has the device; its errors are raised here."""
-    context = multiprocessing.get_context("fork")
-    near, far = context.Pipe()
+def elsewhere(work: Callable[..., _Given], *given: Any) -> _Given:
+    """What ``work(device, *given)`` gives in another process that has the device; its errors are raised here.
 
-    def child() -> None:
-        near.close()
-        try:
-            given: Any = True, work(install())
-        except BaseException:
-            given = False, traceback.format_exc()
-        far.send(given)
-
-    process = context.Process(target=child)
-    process.start()
-    far.close()
-    try:
-        worked, given = near.recv()
-    except EOFError:
-        worked, given = False, "the process ended"
-    process.join()
+    ``work`` is a function of a module; that, and what it is given and gives, is pickled.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "work"
+        path.write_bytes(pickle.dumps((work, given)))
+        code = f"from tests.emulated_device import main; main({str(path)!r})"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        ended = Fork([sys.executable, "-c", code], cwd=ROOT, env=environment).wait()
+        worked, found = pickle.loads(path.read_bytes()) if ended == 0 else (False, f"it ended with {ended}")
     if not worked:
-        raise AssertionError(given)
-    return given
+        raise AssertionError(found)
+    result: _Given = found
+    return result
+
+
+def main(path: str) -> None:
+    """The other process."""
+    torch.set_num_threads(1)
+    work, given = pickle.loads(Path(path).read_bytes())
+    try:
+        found: Any = True, work(install(), *given)
+    except BaseException:
+        found = False, traceback.format_exc()
+    Path(path).write_bytes(pickle.dumps(found))
