@@ -212,7 +212,9 @@ def _fit(
             warmup=options.learning_rate_warmup,
         )
         batches = (options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows)
-        run_stage(model, optimiser, objective, batches, device=algorithm.device, settings=StepSettings.of(options))
+        run_stage(
+            model, optimiser, objective, batches, device=algorithm.device, settings=StepSettings.of(options)
+        )
 
 
 def _steps_in(algorithm: VlpAlgorithm, round_number: int) -> int:

@@ -142,9 +142,11 @@ _SHARED_MASKED: Final = {"protection__name": "masked", "privacy": _SHARED}
 CASES: Final[dict[str, Callable[[], Study]]] = {
     "fedavg, mlp": lambda: _wards(),
     "fedavg, random layer": lambda: _wards(**_DROPS),
-    "fedprox, cnn": lambda: _one("fedprox")
-    .replace("data", {"name": "digits", "sites": 3})
-    .replace("model", {"name": "small-cnn"}),
+    "fedprox, cnn": lambda: (
+        _one("fedprox")
+        .replace("data", {"name": "digits", "sites": 3})
+        .replace("model", {"name": "small-cnn"})
+    ),
     "fedavg, linear head": lambda: _wards(model={"name": "linear-head"}),
     "scaffold": lambda: _one("scaffold"),
     "fednova": lambda: _one("fednova"),

@@ -159,9 +159,7 @@ class FedColaSite(SiteProgram):
                 yield self._rows(rows)
 
         epochs, settings = options.local_epochs, StepSettings.of(options)
-        return fit(
-            network, optimiser, loss, batches, epochs=epochs, device=self._device, settings=settings
-        )
+        return fit(network, optimiser, loss, batches, epochs=epochs, device=self._device, settings=settings)
 
     def _loss(self) -> DeclaredLoss:
         if self._kind != "pairs":

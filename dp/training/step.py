@@ -74,7 +74,9 @@ def onto(device: torch.device, batch: Batch) -> Batch:
     """A batch on the device; to a GPU from pinned memory, so that the copy runs beside the step before."""
     if device.type != "cuda":
         return tuple(part.to(device) for part in batch)
-    return tuple((part if part.is_cuda else part.pin_memory()).to(device, non_blocking=True) for part in batch)
+    return tuple(
+        (part if part.is_cuda else part.pin_memory()).to(device, non_blocking=True) for part in batch
+    )
 
 
 def reduced_precision(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:

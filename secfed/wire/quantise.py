@@ -82,9 +82,7 @@ class _Elsewhere:
         return clipped
 
 
-def on_device(
-    rule: FixedPoint, values: torch.Tensor, random: NDArray[np.uint32]
-) -> tuple[NDArray[Any], int]:
+def on_device(rule: FixedPoint, values: torch.Tensor, random: NDArray[np.uint32]) -> tuple[NDArray[Any], int]:
     """What :meth:`FixedPoint.quantise` gives, computed where ``values`` are, and how many were clipped.
 
     Args:
@@ -95,7 +93,10 @@ def on_device(
     clipped = int(((wide > rule.bound) | (wide < -rule.bound)).sum())
     wide = wide.clamp(-rule.bound, rule.bound)
     # PyTorch has little for uint32: the words travel as int32, and lose their sign in int64.
-    words = torch.from_numpy(np.asarray(random, np.uint32).view(np.int32)).to(values.device).to(torch.int64) & _WORD
+    words = (
+        torch.from_numpy(np.asarray(random, np.uint32).view(np.int32)).to(values.device).to(torch.int64)
+        & _WORD
+    )
     if rule.bits <= NARROW_MAX_BITS:
         scaled = torch.floor(wide * math.ldexp(1.0, rule.exponent + FRACTION_BITS)).to(torch.int64)
         lanes = ((scaled + words) >> FRACTION_BITS).to(torch.int32)  # within 31 bits and a sign

@@ -53,10 +53,16 @@ def _check_reads(there: Run) -> None:
 
     calls = there.calls
     assert reads("dp/training/step.py") <= calls["mean"]
-    loops = ("dp/training/plain_loop.py", "algorithms/framework/local_training.py", "dp/training/mechanism.py")
+    loops = (
+        "dp/training/plain_loop.py",
+        "algorithms/framework/local_training.py",
+        "dp/training/mechanism.py",
+    )
     assert reads(*loops, "algorithms/vision_language/stage.py", "dp/training/private_loop.py") == 0
     books = ("book_keeping", "row_books", "ghost", "losses", "exact_engine")
-    assert reads("dp/training/engines.py", *(f"dp/training/{name}.py" for name in books)) <= 2 * calls["_losses"]
+    assert (
+        reads("dp/training/engines.py", *(f"dp/training/{name}.py" for name in books)) <= 2 * calls["_losses"]
+    )
 
 
 def _tries(device: torch.device) -> list[str]:

@@ -60,7 +60,9 @@ def train(
     optimiser = begin_stage(model, names, learning_rate=learning_rate, **options)
     if prepare is not None:
         prepare(optimiser)
-    return run_stage(model, optimiser, loss, batches(steps, seed), device=CPU, settings=StepSettings(precision))
+    return run_stage(
+        model, optimiser, loss, batches(steps, seed), device=CPU, settings=StepSettings(precision)
+    )
 
 
 def moved(before, after) -> torch.Tensor:

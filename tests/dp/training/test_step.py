@@ -141,7 +141,8 @@ def test_studies_without_the_later_keys_keep_their_digest() -> None:
     for key, value in (("precision", "float32"), ("compile", False)):
         assert study.replace(f"algorithm.{key}", value).digest(operational=True) == study.digest()
     compiled, reduced = (
-        study.replace(f"algorithm.{key}", value) for key, value in (("compile", True), ("precision", "bfloat16"))
+        study.replace(f"algorithm.{key}", value)
+        for key, value in (("compile", True), ("precision", "bfloat16"))
     )
     assert compiled.digest() == study.digest() != compiled.digest(operational=True)
     assert reduced.digest() != study.digest()

@@ -79,7 +79,9 @@ def _values() -> dict[str, torch.Tensor]:
 
 def _there(device: torch.device, values: dict[str, torch.Tensor]) -> Any:
     quantise._BLOCK_ELEMENTS = 48  # type: ignore[misc]
-    moved = {name: value.to(device) if name in ("weight", "bias") else value for name, value in values.items()}
+    moved = {
+        name: value.to(device) if name in ("weight", "bias") else value for name, value in values.items()
+    }
     emulated_device.reads.clear()
     read = _read(moved, 8)
     reads = dict(emulated_device.reads)
