@@ -1,11 +1,12 @@
-"""What a GPU takes for a step, for protection and for privacy, and whether it learns what the processor learns.
+"""What a GPU takes for a step, protection and privacy, and whether it learns what the processor learns.
 
     python benchmarks/bench_gpu.py [--tiny] [--no-page]
 
-Under eight minutes on one GPU: a joint step of FedDRA at the papers' size and its memory, the share of a round
-that protection takes (goal: at most 2 %), a private step against a plain one, and the same training, and the
-same integers of a sum, on the device and on the processor. Rewrites its section of docs/benchmarks.md. Without
-a GPU everything runs in a tiny form on the processor, which shows that the parts fit, and writes no page.
+Made to take less than eight minutes on one GPU: a joint step of FedDRA at the papers' size and its memory,
+the share of a round that protection takes (goal: at most 2 %), a private step against a plain one, and the
+same training, and the same integers of a sum, on the device and on the processor. Rewrites its section of
+docs/benchmarks.md. Without a GPU everything runs in a tiny form on the processor, which shows that the parts
+fit, and no page is written.
 """
 
 from __future__ import annotations
@@ -157,8 +158,10 @@ def largest_difference(device: torch.device) -> float:
             batch = torch.randn(256, 64), torch.randint(10, (256,))
         model.to(place)
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-        loss = nn.CrossEntropyLoss()
-        steps = Steps(optimiser, lambda x, y, net=model: loss(net(x), y), place, StepSettings())
+        loss = supervised(nn.CrossEntropyLoss())
+        steps = Steps(
+            optimiser, lambda x, y, net=model, of=loss: of(net, (x, y)).mean(), place, StepSettings()
+        )
         for _ in range(20):
             steps.take(batch)
         trained.append([value.detach().cpu() for value in model.parameters()])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
     from secfed.dp.training.unit_sums import UnitSums
 
+_PLAIN: Final = StepSettings()
 TRAIN: Final = "train"  # the phase of training that leaves, as dp.training.local_privacy names it
 
 
@@ -35,7 +36,7 @@ class LocalContext:
     seed: int  # of what only this site's own work draws
     privacy: LocalPrivacy | None = None  # runs every step, under the study's [privacy]
     sums: UnitSums | None = None  # clips every unit, where the sum carries the noise
-    settings: StepSettings = StepSettings()  # of steps without [privacy]
+    settings: StepSettings = _PLAIN  # of steps without [privacy]
 
     def generator(self, phase: str = TRAIN) -> torch.Generator:
         """Decides the order of the records."""

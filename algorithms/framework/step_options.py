@@ -60,6 +60,7 @@ def check_steps(options: object, privacy: PrivacySection | None, *also: Precisio
         )
     if asked.compile:
         raise ConfigError(
-            "algorithm.compile: private local steps clip layer by layer or unit by unit, which is not compiled",
+            "algorithm.compile: private local steps clip layer by layer or unit by unit, and that is "
+            "not compiled",
             remedy="remove it",
         )

@@ -49,7 +49,7 @@ class Ray(Pool):
         self._mine = not ray.is_initialized()
         if self._mine:
             join(options.name if options.name.startswith("ray://") else None, workers)
-        there = ray.cluster_resources()
+        there = self._ray.cluster_resources()
         self._study, self._gpus = study, share(options, study, algorithm, int(there.get("GPU", 0)))
         most = int(there.get("CPU", 0))
         if self._gpus:
