@@ -16,11 +16,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextSite
+from secfed.algorithms.federated_averaging.fedavg import FedAvg
+from secfed.algorithms.federated_averaging.local_context import LocalContext
+from secfed.algorithms.framework.datasets import SiteData
 from secfed.dp.training.engines import ClippedSum, HookedEngine
 from secfed.dp.training.step import Steps
 from secfed.engine.options import EngineOptions
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
+from secfed.wire.layout import Summands
 from tests import emulated_device
 from tests.algorithms import canonical_case, fedcola_case, fmcsc_case, vlp_case
 from tests.algorithms.loop import changed
@@ -91,6 +95,16 @@ def dropping(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(input_shape[0], 8), nn.Dropout(0.2), nn.Linear(8, classes))
 
 
+class Staying(FedAvg):
+    """Own code whose updates stay where it trained: the site takes them from there."""
+
+    def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
+        begun = {name: value.detach().clone() for name, value in model.named_parameters()}
+        loss = context.train(self.training(model, data, context.generator()), 1)
+        moved = {f"update/{n}": value.detach() - begun[n] for n, value in model.named_parameters()}
+        return {**moved, "train_loss": loss}
+
+
 class _Patients(vlp_case.ToyPairs):
     """Every patient has two pairs."""
 
@@ -142,6 +156,7 @@ _SHARED_MASKED: Final = {"protection__name": "masked", "privacy": _SHARED}
 CASES: Final[dict[str, Callable[[], Study]]] = {
     "fedavg, mlp": lambda: _wards(),
     "fedavg, random layer": lambda: _wards(**_DROPS),
+    "own code, updates stay": lambda: _wards(algorithm__name="tests.device_case:Staying"),
     "fedprox, cnn": lambda: (
         _one("fedprox")
         .replace("data", {"name": "digits", "sites": 3})

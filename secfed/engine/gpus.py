@@ -1,7 +1,7 @@
 """GPUs that the workers of a simulation share: how much of one a site needs, and which worker sees which.
 
 A worker sees its own GPUs only (``CUDA_VISIBLE_DEVICES``), so an algorithm that trains on "the" GPU needs to
-know nothing of others. Shares are kept by counting, not by force: nothing stops a site that takes more memory.
+know nothing of others. Shares are kept by counting, not by force: nothing stops one that takes more.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 # A device's own random numbers; and whole-number steps of attention that the processor computes otherwise.
 LOOSE = {"fedavg, records, random layer": 0.02, "fedcola": 5e-3, "fedcola, drop path and frozen tokens": 5e-3}
-QUICK = ("fedavg, mlp", "fedsgd", "fedavg, records, random layer", "feddra")
+QUICK = ("fedavg, mlp", "own code, updates stay", "fedsgd", "fedavg, records, random layer", "feddra")
 WITHOUT_NETWORK = ("canonical", "canonical, noise in the sum")
 PROCESSES = EngineOptions("processes", 2)
 
