@@ -243,7 +243,7 @@ class Run(NamedTuple):
     zeroed: list[str]
     reads: dict[str, int]
     operators: int
-    seeds: int
+    seeds: int  # different ones
     payments: int
     calls: Counter[str]  # of what _COUNTED names
 
@@ -264,7 +264,7 @@ def run(name: str, engine: EngineOptions | None = None) -> Run:
         [f"{one.site}: {one.first}" for one in report.zeroed],
         dict(emulated_device.reads),
         emulated_device.operators.total(),
-        len(emulated_device.seeds),
+        len(set(emulated_device.seeds)),
         sum(ledgers),
         calls,
     )

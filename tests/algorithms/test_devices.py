@@ -18,8 +18,13 @@ pytestmark = pytest.mark.skipif(
     not emulated_device.THERE, reason="this torch has no Python backend for devices"
 )
 
-# A device's own random numbers; and whole-number steps of attention that the processor computes otherwise.
-LOOSE = {"fedavg, records, random layer": 0.02, "fedcola": 5e-3, "fedcola, drop path and frozen tokens": 5e-3}
+# Random numbers of its own; casts that it does not make; and whole-number steps of attention that the processor computes otherwise.
+LOOSE = {
+    "feddra, half precision": 0.02,
+    "fedavg, records, random layer": 0.02,
+    "fedcola": 5e-3,
+    "fedcola, drop path and frozen tokens": 5e-3,
+}
 QUICK = ("fedavg, mlp", "own code, updates stay", "fedsgd", "fedavg, records, random layer", "feddra")
 WITHOUT_NETWORK = ("canonical", "canonical, noise in the sum")
 PROCESSES = EngineOptions("processes", 2)
@@ -98,7 +103,9 @@ def test_a_few_studies_train_on_a_device_and_read_nothing_back_in_a_step() -> No
     for name, there in found.items():
         _check(name, there, device_case.run(name))
     # Random layers draw from a state of the device that is secret, and new for every step.
-    assert found["fedavg, records, random layer"].seeds > found["fedavg, mlp"].seeds == 0
+    # 3 sites and 2 rounds: at the beginning, and after each of 3 steps.
+    assert found["fedavg, records, random layer"].seeds == 3 * 2 * (1 + 3)
+    assert found["fedavg, mlp"].seeds == 0
 
 
 @pytest.mark.slow
