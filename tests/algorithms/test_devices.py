@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     not emulated_device.THERE, reason="this torch has no Python backend for devices"
 )
 
-# Random numbers of its own; casts that it does not make; and whole-number steps of attention that the processor computes otherwise.
+# Random numbers of its own, casts that it does not make, attention that the processor computes otherwise.
 LOOSE = {
     "feddra, half precision": 0.02,
     "fedavg, records, random layer": 0.02,
