@@ -42,14 +42,14 @@ _WARMUP = 3
 
 def main() -> int:
     asked = _arguments()
-    study = Study.parse(_study(asked))
+    study = Study.parse(study_text(asked))
     algorithm = algorithm_of(study)
     if asked.count:
         for stage, operations in _operations(algorithm).items():
             print(f"{stage} step: {operations / asked.batch / 1e12:.3f} TFLOP per pair")
         return 0
-    step_ms, peak_gb = _joint_step(algorithm, asked.measured)
-    seconds = _round_seconds(study)
+    step_ms, peak_gb = joint_step(algorithm, asked.measured)
+    seconds = round_seconds(study)
     every = sum(seconds.values())
     share = seconds["protect"] / every
     parameters = sum(value.numel() for value in algorithm.initial.values())
@@ -94,7 +94,7 @@ def _arguments() -> argparse.Namespace:
     return asked
 
 
-def _study(asked: argparse.Namespace) -> str:
+def study_text(asked: argparse.Namespace) -> str:
     image = 224 if asked.size == "paper" else 32
     return f"""
 [study]
@@ -125,7 +125,7 @@ bound = 0.1
 """
 
 
-def _joint_step(algorithm: VlpAlgorithm, measured: int) -> tuple[float, float]:
+def joint_step(algorithm: VlpAlgorithm, measured: int) -> tuple[float, float]:
     """Median of a joint step in milliseconds, and the peak of memory in GB, at one site."""
     site, device = algorithm.site(algorithm.setting.sites[0]), algorithm.device
     received = dict(algorithm.initial)
@@ -160,7 +160,7 @@ def _operations(algorithm: VlpAlgorithm) -> dict[str, int]:
     return counted
 
 
-def _round_seconds(study: Study) -> dict[str, float]:
+def round_seconds(study: Study) -> dict[str, float]:
     """Seconds of the last training round by phase; the first one warms up."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"

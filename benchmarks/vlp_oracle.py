@@ -27,6 +27,7 @@ from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.plan import JOINT
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, begin_stage, contrastive_batches, run_stage
+from secfed.dp.training.step import StepSettings
 from secfed.errors import ConfigError
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -211,7 +212,9 @@ def _fit(
             warmup=options.learning_rate_warmup,
         )
         batches = (options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows)
-        run_stage(model, optimiser, objective, batches, device=algorithm.device, precision=options.precision)
+        run_stage(
+            model, optimiser, objective, batches, device=algorithm.device, settings=StepSettings.of(options)
+        )
 
 
 def _steps_in(algorithm: VlpAlgorithm, round_number: int) -> int:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from secfed.errors import RangeError
 
 # Rounding uses 32 random bits per element: the probability of rounding up is exact to 2^-32.
-_FRACTION_BITS = 32
+FRACTION_BITS = 32
 NARROW_MAX_BITS = 32  # lanes up to this width are computed in uint32, wider ones in uint64
 MIN_BITS = 8
 MAX_BITS = 64
@@ -151,7 +151,7 @@ class FixedPoint:
             values = np.clip(scaled, -self.bound, self.bound, out=scaled)
         if self.bits <= NARROW_MAX_BITS:
             # A narrow lane's integer part and its 32 fraction bits fit one int64 together.
-            np.multiply(values, kind(math.ldexp(1.0, self.exponent + _FRACTION_BITS)), out=scaled)
+            np.multiply(values, kind(math.ldexp(1.0, self.exponent + FRACTION_BITS)), out=scaled)
             _round_narrow(scaled, wide, words, random, out)
         else:
             np.multiply(values, kind(math.ldexp(1.0, self.exponent)), out=scaled)
@@ -163,7 +163,7 @@ class FixedPoint:
 
         Scaling up cannot underflow, and the product stays below 2^63 for values within the bound.
         """
-        if self.bits > NARROW_MAX_BITS or not 0 <= self.exponent + _FRACTION_BITS <= _FLOAT32_MAX_EXPONENT:
+        if self.bits > NARROW_MAX_BITS or not 0 <= self.exponent + FRACTION_BITS <= _FLOAT32_MAX_EXPONENT:
             return False
         return not clipping or float(np.float32(self.bound)) == self.bound
 
@@ -215,10 +215,10 @@ def _round_wide(scaled: _Array, wide: _Array, words: _Array, random: _Array, out
     np.copyto(wide, whole, casting="unsafe")
     # Unlike x - floor(x), x - trunc(x) is exact for every x.
     np.subtract(scaled, whole, out=scaled)
-    np.multiply(scaled, 2.0**_FRACTION_BITS, out=scaled)
+    np.multiply(scaled, 2.0**FRACTION_BITS, out=scaled)
     fraction = np.floor(scaled).astype(np.int64)
     np.copyto(words, random)  # overwrites ``scaled``
     fraction += words
-    fraction >>= _FRACTION_BITS
+    fraction >>= FRACTION_BITS
     np.add(wide, fraction, out=wide)
     np.copyto(out, wide.view(np.uint64))

@@ -11,12 +11,12 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.framework.coupled_privacy import check_coupled
-from secfed.config.schema import OPERATIONAL, Options
+from secfed.algorithms.framework.step_options import StepOptions, check_steps
 from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
 
 
-class FedColaOptions(Options):
+class FedColaOptions(StepOptions):
     """Options of ``fedcola``."""
 
     aggregation: Literal["fedavg", "collaborative", "compensated"] = Field(
@@ -54,9 +54,6 @@ class FedColaOptions(Options):
     evaluate: Literal["last", "every"] = Field(
         default="last", description='"last" measures the final models, "every" also after each round'
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
-    )
 
     @property
     def shares_attention(self) -> bool:
@@ -78,6 +75,7 @@ def check_privacy(options: FedColaOptions, privacy: PrivacySection | None) -> No
     """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it."""
     if privacy is None:
         return
+    check_steps(options, privacy)
     check_coupled(privacy, "fedcola", "sites with pairs compare the pairs of a batch with each other")
     if options.weighting == "records":
         message = 'algorithm.weighting: "records" lets numbers of records leave without noise'

@@ -25,6 +25,7 @@ from secfed.algorithms.models.gated_linear import fuse, gate
 from secfed.algorithms.models.transfer_transformer import Classifier
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.plain_loop import choose_device
+from secfed.dp.training.step import StepSettings, onto
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import otherwise
@@ -157,7 +158,8 @@ class FedColaSite(SiteProgram):
             for rows in torch.split(torch.randperm(len(self._train_samples), generator=order), size):
                 yield self._rows(rows)
 
-        return fit(network, optimiser, loss, batches, epochs=options.local_epochs)
+        epochs, settings = options.local_epochs, StepSettings.of(options)
+        return fit(network, optimiser, loss, batches, epochs=epochs, device=self._device, settings=settings)
 
     def _loss(self) -> DeclaredLoss:
         if self._kind != "pairs":
@@ -177,7 +179,7 @@ class FedColaSite(SiteProgram):
         else:
             inputs = samples.images if self._kind == "image" else samples.tokens
             parts = required(inputs)[rows], required(samples.labels)[rows]
-        return tuple(part.to(self._device) for part in parts)
+        return onto(self._device, parts)
 
     def _private_rows(self) -> torch.Tensor:
         """The training records under privacy: all, but of an image with several captions the first."""

@@ -124,16 +124,16 @@ class FedSGD(WeightedMean):
             return {f"gradient/{name}": found[name].cpu() for name in self.trained}
         model.train()
         model.zero_grad()
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=context.device)
         with seeded(context.seed, "train", context.site, context.round):  # for random layers
             for start in range(0, len(labels), _ROWS):
                 rows = slice(start, start + _ROWS)
                 part = nn.functional.cross_entropy(model(inputs[rows]), labels[rows], reduction="sum")
                 (part / len(labels)).backward()  # type: ignore[no-untyped-call]
-                total += float(part.detach())
+                total += part.detach()
         values = dict(model.named_parameters())
         gradients = {f"gradient/{name}": _gradient(values[name]) for name in self.trained}
-        return {**gradients, "train_loss": total / len(labels)}
+        return {**gradients, "train_loss": float(total) / len(labels)}
 
     def server_state(self) -> State:
         """The optimiser's moments of every summed parameter, and how many steps it took."""

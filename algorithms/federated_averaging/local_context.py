@@ -10,12 +10,14 @@ import torch
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.dp.training.plain_loop import Training, train_locally
+from secfed.dp.training.step import StepSettings
 from secfed.wire.layout import State
 
 if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
     from secfed.dp.training.unit_sums import UnitSums
 
+_PLAIN: Final = StepSettings()
 TRAIN: Final = "train"  # the phase of training that leaves, as dp.training.local_privacy names it
 
 
@@ -34,6 +36,7 @@ class LocalContext:
     seed: int  # of what only this site's own work draws
     privacy: LocalPrivacy | None = None  # runs every step, under the study's [privacy]
     sums: UnitSums | None = None  # clips every unit, where the sum carries the noise
+    settings: StepSettings = _PLAIN  # of steps without [privacy]
 
     def generator(self, phase: str = TRAIN) -> torch.Generator:
         """Decides the order of the records."""
@@ -45,7 +48,7 @@ class LocalContext:
             # Random layers then draw from the site's secret stream: a public seed would undo the guarantee.
             return self.privacy.train_locally(training, epochs=epochs, device=self.device, phase=phase)
         with seeded(self.seed, "train", *_more(phase), self.site, self.round):  # for random layers
-            return train_locally(training, epochs=epochs, device=self.device)
+            return train_locally(training, epochs=epochs, device=self.device, settings=self.settings)
 
 
 def _more(phase: str) -> tuple[str, ...]:

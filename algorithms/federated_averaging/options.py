@@ -6,20 +6,17 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.config.schema import OPERATIONAL, Options
+from secfed.algorithms.framework.step_options import DeviceOptions, StepOptions
 from secfed.errors import ConfigError
 
 
-class MeanOptions(Options):
+class MeanOptions(DeviceOptions):
     """Options of every algorithm of weighted means."""
 
     weighting: Literal["records", "equal"] = Field(
         default="records", description='"records" (up to weight_cap) or "equal"'
     )
     weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
-    )
 
     @model_validator(mode="after")
     def _check_weighting(self) -> Self:
@@ -31,7 +28,7 @@ class MeanOptions(Options):
         return self
 
 
-class FedAvgOptions(MeanOptions):
+class FedAvgOptions(MeanOptions, StepOptions):
     """Options of ``fedavg``."""
 
     local_epochs: int = Field(default=1, ge=1, description="passes over the records per round, at least 1")

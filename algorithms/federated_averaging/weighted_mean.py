@@ -36,6 +36,7 @@ from secfed.algorithms.framework.parameters import write_parameters
 from secfed.algorithms.framework.server_state import ModelServer, copies, model_of, part_of
 from secfed.algorithms.metrics import classification
 from secfed.dp.training.plain_loop import choose_device
+from secfed.dp.training.step import StepSettings
 from secfed.errors import RangeError, WrongState
 from secfed.wire.layout import Exchange, State, Summands, Totals
 from secfed.wire.parts import failed, is_finite, otherwise
@@ -173,6 +174,7 @@ class WeightedMeanSite(SiteProgram):
             seed,
             self._privacy,
             self._sums,
+            StepSettings.of(algorithm.options),
         )
         algorithm.receive(context)
         self._memory = copies(context.memory)

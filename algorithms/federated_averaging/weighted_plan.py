@@ -24,6 +24,7 @@ from secfed.algorithms.framework.parameters import (
     trainable,
 )
 from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.step_options import check_steps
 from secfed.algorithms.metrics import classification
 from secfed.config.schema import OwnOptions
 from secfed.errors import ConfigError
@@ -83,6 +84,7 @@ class WeightedPlan(Algorithm):
             check_scores(model, self.data.input_shape, self.data.classes)
         self.initial: State = read_parameters(model)
         self.check_privacy()
+        check_steps(options, setting.study.privacy)
         privacy = setting.study.privacy
         self._metrics = "unprotected" if privacy is None else privacy.metrics
         self._noise_in_sum = privacy is not None and privacy.in_sum

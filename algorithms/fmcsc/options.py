@@ -6,11 +6,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.config.schema import OPERATIONAL, Options
+from secfed.algorithms.framework.step_options import DeviceOptions
 from secfed.errors import ConfigError
 
 
-class FmcscOptions(Options):
+class FmcscOptions(DeviceOptions):
     """Options of ``fmcsc``."""
 
     pretrain_rounds: int = Field(default=40, ge=0, description="rounds of pre-training, part of study.rounds")
@@ -53,9 +53,6 @@ class FmcscOptions(Options):
     min_group: int = Field(default=3, ge=3, description="the fewest sites in a group's sum, at least 3")
     evaluate: Literal["last", "every"] = Field(
         default="last", description='"last" scores the final clustering, "every" also after each round'
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
     )
     clustering: Literal["euclidean", "spherical"] = Field(
         default="euclidean",

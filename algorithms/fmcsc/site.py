@@ -165,7 +165,7 @@ class FmcscSite(SiteProgram):
             order = torch.randperm(len(data[0]), generator=torch_generator(seed, "order", *place))
             data = tuple(part[order.to(part.device)] for part in data)
         batches = list(zip(*(torch.split(part, size) for part in data), strict=True))
-        return fit(network, optimiser, loss, lambda: batches, epochs=epochs)
+        return fit(network, optimiser, loss, lambda: batches, epochs=epochs, device=self._device)
 
     def _pretrain(self, task: _Task) -> Summands:
         plan, owned = self._plan, self._owned

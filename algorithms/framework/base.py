@@ -259,6 +259,10 @@ class Algorithm(ABC):
         del exchange
         return None
 
+    def device_bytes(self) -> int | None:
+        """An estimate of what one site's training takes of a GPU's memory; None where there is none."""
+        return None
+
     def model_in(self, broadcast: State) -> State:
         """The whole model in the first broadcast of a study; sites compare it with ``model.start``."""
         return broadcast

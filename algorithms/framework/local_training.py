@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import torch
 from torch import nn
 
 from secfed.dp.training.losses import Batch, DeclaredLoss
+from secfed.dp.training.step import Steps, StepSettings
+
+_PLAIN: Final = StepSettings()
 
 
 def fit(
@@ -17,17 +21,13 @@ def fit(
     batches: Callable[[], Iterable[Batch]],
     *,
     epochs: int,
+    device: torch.device,
+    settings: StepSettings = _PLAIN,
 ) -> float:
     """Train in place on the ``batches`` of every pass; mean loss per record in the last pass."""
-    total, records = 0.0, 0
+    steps = Steps(optimiser, lambda *batch: loss(network, batch).mean(), device, settings)
     for epoch in range(epochs):
         for batch in batches():
-            optimiser.zero_grad()
-            value = loss(network, batch).mean()
-            value.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            if epoch == epochs - 1:
-                total += float(value.detach()) * len(batch[0])
-                records += len(batch[0])
+            steps.take(batch, len(batch[0]) if epoch == epochs - 1 else 0)
     optimiser.zero_grad()
-    return total / records
+    return steps.mean()

@@ -197,18 +197,21 @@ def initialise(module: nn.Module, std: float = 0.02) -> None:
 
 
 def run_layers(
-    layers: Iterable[nn.Module], tokens: torch.Tensor, *more: torch.Tensor, again: bool
+    layers: Iterable[nn.Module],
+    tokens: torch.Tensor,
+    *more: torch.Tensor | None,
+    again: bool,
+    random: bool = False,
 ) -> torch.Tensor:
     """Run layers one after the other; each maps tokens (and ``more``) to tokens.
 
     ``again`` keeps only the input of every layer and computes the rest again in the backward pass: the same
-    gradients, with less memory for a third more work.
+    gradients, with less memory for a third more work. ``random`` layers draw the same numbers once more.
     """
     again = again and torch.is_grad_enabled()
     for layer in layers:
         if again:
-            # Nothing in the layers is random, so there is no generator to put back.
-            tokens = checkpoint(layer, tokens, *more, use_reentrant=False, preserve_rng_state=False)
+            tokens = checkpoint(layer, tokens, *more, use_reentrant=False, preserve_rng_state=random)
         else:
             tokens = layer(tokens, *more)
     return tokens

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.config.schema import ModelOptions
+from secfed.config.schema import LATER, OPERATIONAL, ModelOptions
 from secfed.errors import ConfigError
 
 Modality = Literal["image", "text"]
@@ -48,6 +48,12 @@ class TransferTransformerOptions(ModelOptions):
         "it rises linearly from 0 at the first block",
     )
     mask_padding: bool = Field(default=True, description="true, or false to attend to padding, as published")
+
+    gradient_checkpointing: bool = Field(
+        default=False,
+        json_schema_extra=OPERATIONAL | LATER,
+        description="true or false: compute activations again instead of keeping them, for less memory",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

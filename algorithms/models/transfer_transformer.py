@@ -26,7 +26,7 @@ from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.losses.objective import full_precision
-from secfed.algorithms.models.encoders import initialise
+from secfed.algorithms.models.encoders import initialise, run_layers
 from secfed.algorithms.models.transfer_options import (
     Modality,
     ModelKind,
@@ -163,6 +163,7 @@ class Tower(nn.Module):
         self.blocks = nn.ModuleList(Block(options, skip) for skip in skips)
         self.blocks.apply(partial(initialise, std=_std(options.width)))
         self._mask = kind == "text" and options.mask_padding
+        self._again, self._random = options.gradient_checkpointing, options.drop_path > 0
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
         """[B, c, h, w] images or [B, L] tokens to [B, width]: the first token, before the final norm."""
@@ -171,8 +172,7 @@ class Tower(nn.Module):
             # The first token is never padding: a text without any would leave nothing to attend to.
             first = torch.arange(records.shape[1], device=records.device) == 0
             is_token = (records != 0) | first
-        for block in self.blocks:
-            hidden = block(hidden, is_token)
+        hidden = run_layers(self.blocks, hidden, is_token, again=self._again, random=self._random)
         summary: torch.Tensor = hidden[:, 0]
         return summary
 

@@ -25,6 +25,7 @@ from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import Staged
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.models.dual_encoder_memory import memory_estimate
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.algorithms.models.study_encoders import StudyEncoders
 from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions, check_privacy
@@ -178,6 +179,14 @@ class VlpAlgorithm(Staged[Stage]):
         """One site's program, bound to that site's pairs."""
         program: SiteProgram = self.site_program(self, site_id)
         return program
+
+    def device_bytes(self) -> int | None:
+        """Parameters, gradients, moments, an anchor and the activations of one batch, all in float32."""
+        model, data = self.setting.study.model, self.data
+        if not isinstance(model, VisionLanguageOptions):
+            return None
+        texts, batch = (data.text_length, data.vocabulary), self.options.batch_size
+        return sum(memory_estimate(model, data.image_shape, *texts, batch=batch).values())
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse other names or shapes than this study's, or an answer that no sum gives."""

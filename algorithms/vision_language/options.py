@@ -14,13 +14,14 @@ from secfed.algorithms.dro.options import DroOptions
 from secfed.algorithms.dro.rule import CAP_FACTOR, DroRule
 from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.step_options import StepOptions, check_steps
 from secfed.algorithms.vision_language.stage import Augmentation
-from secfed.config.schema import OPERATIONAL, Options
 from secfed.dp.settings import PrivacySection
+from secfed.dp.training.step import Precision
 from secfed.errors import ConfigError
 
 
-class VlpOptions(Options):
+class VlpOptions(StepOptions):
     """Keys of every algorithm of vision-language pre-training."""
 
     learning_rate: float = Field(default=2e-5, gt=0, description="the local step size, above 0")
@@ -30,11 +31,8 @@ class VlpOptions(Options):
     batch_size: int = Field(default=288, ge=2, description="pairs per local step; the loss compares them")
     optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description='"adamw" or "sgd"')
     weight_decay: float = Field(default=0.05, ge=0, description="the local weight decay, at least 0")
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
+    precision: Precision = Field(  # in the digest of every study
         default="float32", description='"float32", "bfloat16" or "float16": of the forward pass'
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
     )
     evaluate: Literal["every", "last"] = Field(
         default="every", description='"every" evaluates each round\'s model, "last" the final one only'
@@ -88,9 +86,7 @@ def check_privacy(options: VlpOptions, privacy: PrivacySection | None) -> None:
         return
     name = options.name
     check_coupled(privacy, name, "a contrastive loss compares the pairs of a batch with each other")
-    if privacy.in_local_steps and options.precision == "float16":
-        message = 'algorithm.precision: "float16" needs losses to be scaled up, and clipped gradients are not'
-        raise ConfigError(message, remedy='set algorithm.precision = "bfloat16" or "float32"')
+    check_steps(options, privacy, "bfloat16")
     if weighted and not privacy.in_local_steps:
         raise ConfigError(
             "algorithm.rho: robust weights follow from each site's loss, and noise in the sum of updates "

@@ -28,10 +28,11 @@ from secfed.algorithms.vision_language.stage import (
     at_rest,
     begin_stage,
     contrastive_batches,
-    reduced_precision,
     run_stage,
 )
 from secfed.dp.training.losses import DeclaredLoss
+from secfed.dp.training.patient_records import TensorRecords
+from secfed.dp.training.step import StepSettings, onto, reduced_precision
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import is_finite, otherwise
@@ -185,7 +186,8 @@ class VlpSite(SiteProgram):
                 generator=torch_generator(seed, "batches", self.site_id, round_number, stage.name),
             )
             batches = (options.augmentation(self.batch(part)) for part in rows)
-            return run_stage(model, optimiser, loss, batches, device=self.device, precision=options.precision)
+            settings = StepSettings.of(options)
+            return run_stage(model, optimiser, loss, batches, device=self.device, settings=settings)
 
     def _fit_privately(
         self, privacy: LocalPrivacy, optimiser: torch.optim.Optimizer, stage: Stage, loss: StageLoss
@@ -197,7 +199,8 @@ class VlpSite(SiteProgram):
             with reduced_precision(self.device, options.precision):
                 return loss(model, changed)
 
-        pairs = (self.data.train.images.to(self.device), self.data.train.tokens.to(self.device))
+        train = self.data.train
+        pairs = TensorRecords((train.images, train.tokens), self.device)
         declared = DeclaredLoss("contrastive pre-training", False, in_precision)
         privacy.run(self.network, optimiser, declared, pairs, steps=stage.steps, phase=stage.name)
         at_rest(self.network)
@@ -231,7 +234,7 @@ class VlpSite(SiteProgram):
         loss_of = otherwise(lambda _: none, self.dro_loss, round_number, received)
 
         def of(rows: torch.Tensor) -> torch.Tensor:
-            batch = tuple(part.to(self.device) for part in self.batch(rows))
+            batch = onto(self.device, self.batch(rows))
             with torch.no_grad(), reduced_precision(self.device, options.precision):
                 return loss_of(batch).to("cpu", torch.float64)
 

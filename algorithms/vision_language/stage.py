@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -23,16 +22,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from secfed.dp.training.step import Steps, StepSettings
 from secfed.errors import RangeError
 
 Batch = tuple[torch.Tensor, ...]  # (images [B, channels, size, size], tokens [B, length])
 StageLoss = Callable[[nn.Module, Batch], torch.Tensor]
 Network = TypeVar("Network", bound=nn.Module)
 OptimizerName = Literal["adamw", "sgd"]
-Precision = Literal["float32", "bfloat16", "float16"]
 
-_DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_FIRST_SCALE: Final = 2.0**12  # of float16 losses; from torch's default a short stage would skip steps
+_PLAIN: Final = StepSettings()
 _TURN_RAD: Final = 0.35  # 20 degrees
 _MOVE: Final = 0.2  # of half the image
 _STRETCH: Final = 0.1
@@ -67,27 +65,17 @@ def run_stage(
     batches: Iterable[Batch],
     *,
     device: torch.device,
-    precision: Precision = "float32",
+    settings: StepSettings = _PLAIN,
 ) -> float:
     """Train in place, one optimiser step per batch; the mean loss over the steps, NaN without any.
 
-    ``precision`` is that of the forward pass; parameters and their updates are float32 always. The model is
-    left in evaluation mode, without gradients.
+    The model is left in evaluation mode, without gradients.
     """
-    scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_SCALE, enabled=precision == "float16")
-    total, steps = torch.zeros((), dtype=torch.float64, device=device), 0
+    steps = Steps(optimiser, lambda *batch: loss(model, batch), device, settings)
     for batch in batches:
-        optimiser.zero_grad(set_to_none=True)
-        with reduced_precision(device, precision):
-            value = loss(model, tuple(part.to(device, non_blocking=True) for part in batch))
-        scaler.scale(value).backward()  # type: ignore[no-untyped-call]
-        scaler.unscale_(optimiser)  # before the step, so that step hooks see gradients of the true size
-        scaler.step(optimiser)
-        scaler.update()
-        total += value.detach()  # stays on the device: reading it would wait for every step
-        steps += 1
+        steps.take(batch)
     at_rest(model)
-    return float(total) / steps if steps else float("nan")
+    return steps.mean()
 
 
 def train_only(model: nn.Module, trained: Collection[str]) -> None:
@@ -151,13 +139,6 @@ def rising_rate(optimiser: torch.optim.Optimizer, steps: int) -> None:
             group["lr"] = rate * min(taken / steps, 1.0)
 
     optimiser.register_step_pre_hook(before_step)
-
-
-def reduced_precision(device: torch.device, precision: Precision) -> Any:
-    """A context in which forward passes run in this precision."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
 def contrastive_batches(

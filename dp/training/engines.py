@@ -60,7 +60,8 @@ class ClippedSum:
         instead_of: ClippedSum | None = None,
     ) -> None:
         self.parameters, self.clip_norm, self.grid = parameters, clip_norm, grid
-        self.units = self.within = 0
+        self.units = 0
+        self._within: torch.Tensor | int = 0  # stays on the device until somebody asks
         devices = {value.device for value in parameters.values()}
         if len(devices) != 1:
             raise ConfigError("private training needs all trainable parameters on one device")
@@ -75,21 +76,22 @@ class ClippedSum:
             for (name, value), view in zip(parameters.items(), views, strict=True)
         }
 
+    @property
+    def within(self) -> int:
+        """How many of the units had a norm of at most C."""
+        return int(self._within)
+
     def factors(self, norms: torch.Tensor) -> torch.Tensor:
         """min(1, C / norm) per unit: [B] float64; 0 for a norm that is not finite."""
         # A NaN or infinite gradient cannot be scaled into the ball; nothing is inside every ball.
         usable = torch.isfinite(norms)
         self.units += len(norms)
-        self.within += int((norms <= self.clip_norm).sum())
+        self._within = self._within + (norms <= self.clip_norm).sum()
         scaled = torch.clamp(self.clip_norm / norms.clamp_min(1e-300), max=1.0)
         return torch.where(usable, scaled, torch.zeros_like(norms))
 
     def add_rows(self, name: str, rows: torch.Tensor, factors: torch.Tensor) -> None:
-        """Add per-unit gradients of one parameter, scaled: [B, ...] and [B]."""
-        # A factor of zero does not silence NaN: such rows are left out.
-        kept = factors > 0
-        if not bool(kept.all()):
-            rows, factors = rows[kept], factors[kept]
+        """Add per-unit gradients of one parameter, scaled: [B, ...] and [B] above 0."""
         step = max(1, _CHUNK_ELEMENTS // max(1, self.sums[name].numel()))
         for start in range(0, len(rows), step):
             part = rows[start : start + step].to(torch.float64)
@@ -104,9 +106,9 @@ class ClippedSum:
         ]
         flat = torch.cat(parts).to(torch.float64)
         factor = self.factors(torch.linalg.vector_norm(flat)[None])
-        if float(factor) > 0:
-            flat *= self.scale(factor)
-            self._flat += flat.round_() if self.grid else flat
+        flat *= self.scale(factor)
+        flat.masked_fill_(factor <= 0, 0.0)  # a factor of zero does not silence NaN
+        self._flat += flat.round_() if self.grid else flat
 
     def round(self) -> None:
         """Round the sum to the grid, where terms were added that were not; once in a release.
@@ -202,8 +204,11 @@ class HookedEngine(Engine):
                 if (padding := self._padding.get(id(into.parameters[name]))) is not None:
                     rows[name][:, padding] = 0.0
             factors = into.factors(joint_norms(list(rows.values()), len(losses)))
+            # A factor of zero does not silence NaN: such rows are left out.
+            kept = factors > 0
+            whole = bool(kept.all())  # read once for all parameters
             for name, part in rows.items():
-                into.add_rows(name, part, factors.to(part.device))
+                into.add_rows(name, part if whole else part[kept], factors if whole else factors[kept])
             for value in into.parameters.values():
                 value.grad_sample = None  # type: ignore[attr-defined]
                 value.grad = None

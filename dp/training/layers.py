@@ -33,13 +33,23 @@ _STATE: Final = slice(_HEADER_BYTES, _HEADER_BYTES + 8 * _STATE_WORDS)
 
 
 class LayerRandom:
-    """Gives torch's generators, on the devices of the model, a fresh secret state."""
+    """Gives torch's generators, on the devices of the model, a fresh secret state.
+
+    Raises:
+        ConfigError: a device whose generator cannot be set.
+    """
 
     def __init__(self, model: nn.Module, random: SecureRandom) -> None:
         self._random = random
-        self.devices = sorted(
-            {value.device.index or 0 for value in model.parameters() if value.device.type == "cuda"}
-        )
+        found = {value.device for value in model.parameters() if value.device.type != "cpu"}
+        self.kind = next((device.type for device in found), "cuda")
+        self.devices = sorted(device.index or 0 for device in found)
+        self._module = torch.get_device_module(self.kind)
+        if found and not all(hasattr(self._module, name) for name in ("device", "manual_seed")):
+            raise ConfigError(
+                f"random layers cannot be kept secret on a device of the kind {self.kind!r}",
+                remedy='set algorithm.device = "cpu" or "cuda"',
+            )
         self._fresh = _fresh_state()
 
     def renew(self) -> None:
@@ -49,15 +59,15 @@ class LayerRandom:
         state.numpy()[_STATE] = words[: _STATE_WORDS // 2].view(np.uint32).astype(np.uint64).view(np.uint8)
         torch.set_rng_state(state)
         for device, word in zip(self.devices, words[_STATE_WORDS // 2 :], strict=True):
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(int(word) >> 1)  # a GPU's generator takes 64 bits
+            with self._module.device(device):
+                self._module.manual_seed(int(word) >> 1)  # a GPU's generator takes 64 bits
 
 
 @contextmanager
 def secret_layers(model: nn.Module, random: SecureRandom) -> Iterator[LayerRandom]:
     """Let random layers draw from a secret stream; afterwards torch's generators are as they were."""
     layers = LayerRandom(model, random)
-    with torch.random.fork_rng(devices=layers.devices):
+    with torch.random.fork_rng(devices=layers.devices, device_type=layers.kind):
         layers.renew()
         yield layers
 

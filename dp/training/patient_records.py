@@ -11,24 +11,26 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset
 
 from secfed.dp.training.losses import Batch
+from secfed.dp.training.step import onto
 from secfed.errors import ConfigError, DataError
 
 
 class TensorRecords:
-    """Records that are rows of tensors of one length."""
+    """Records that are rows of tensors of one length; a ``device`` gets only those that are taken."""
 
-    def __init__(self, tensors: Batch) -> None:
+    def __init__(self, tensors: Batch, device: torch.device | None = None) -> None:
         lengths = sorted({len(part) for part in tensors})
         if len(lengths) != 1:
             raise DataError(f"private training needs tensors of one length, not {lengths}")
-        self._tensors, self._length = tensors, lengths[0]
+        self._tensors, self._length, self._device = tensors, lengths[0], device
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, indices: NDArray[np.int64]) -> Batch:
         """These records, along the first dimension."""
-        return tuple(part[torch.from_numpy(indices).to(part.device)] for part in self._tensors)
+        rows = tuple(part[torch.from_numpy(indices).to(part.device)] for part in self._tensors)
+        return rows if self._device is None else onto(self._device, rows)
 
 
 class LazyRecords:
@@ -80,7 +82,7 @@ class LoaderRecords:
             fetched = self._dataset.__getitems__(wanted)
         else:
             fetched = [self._dataset[index] for index in wanted]
-        return tuple(part.to(self._device) for part in cast(Batch, self._collate(fetched)))
+        return onto(self._device, cast(Batch, self._collate(fetched)))
 
 
 Records = TensorRecords | LazyRecords | LoaderRecords

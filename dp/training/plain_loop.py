@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from secfed.dp.training.step import Steps, StepSettings
 from secfed.errors import ConfigError
+
+_PLAIN: Final = StepSettings()
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -28,21 +31,21 @@ class Training:
     loader: Iterable[Batch]
 
 
-def train_locally(training: Training, *, epochs: int, device: torch.device) -> float:
+def train_locally(
+    training: Training, *, epochs: int, device: torch.device, settings: StepSettings = _PLAIN
+) -> float:
     """Train in place: so many passes over the loader. Returns the mean loss per record over all of them."""
     training.model.train()
-    total, records = 0.0, 0
+
+    def loss(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return training.loss(training.model(inputs), labels)
+
+    steps = Steps(training.optimiser, loss, device, settings)
     for _ in range(epochs):
-        for inputs, labels in training.loader:
-            training.optimiser.zero_grad()
-            loss = training.loss(training.model(inputs.to(device)), labels.to(device))
-            loss.backward()  # type: ignore[no-untyped-call]
-            training.optimiser.step()
-            if len(labels):  # Poisson sampling may give an empty batch
-                total += float(loss.detach()) * len(labels)
-                records += len(labels)
+        for batch in training.loader:
+            steps.take(batch, len(batch[1]))  # Poisson sampling may give an empty batch
     training.model.eval()
-    return total / max(records, 1)
+    return steps.mean(empty=0.0)
 
 
 class Rows(Dataset[Batch]):

@@ -81,6 +81,14 @@ def simulate(
         float | None,
         typer.Option(metavar="SECONDS", help="A hospital that trains for longer drops out of the round."),
     ] = None,
+    gpus_per_site: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="GPUs of each hospital that trains at a time: 0.25 lets four share one. By default what the "
+            "study's model needs of its memory decides.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print run.json to stdout and nothing else.")
     ] = False,
@@ -98,7 +106,7 @@ def simulate(
     from secfed.simulation.simulate import simulate as run_study
     from secfed.study.study import Study
 
-    where = EngineOptions(engine, workers, site_deadline)
+    where = EngineOptions(engine, workers, site_deadline, gpus_per_site)
     study = Study.load(study_file)
     if protection is not None:
         study = study.replace("protection.name", protection)

@@ -18,6 +18,9 @@ from secfed.errors import ConfigError
 # json_schema_extra of a key that says how the work is carried out (waiting time, processes, device, memory),
 # and neither what is computed nor who takes part. It is not part of a study's identity; see docs/adr/017.
 OPERATIONAL: Final[dict[str, JsonValue]] = {"operational": True}
+# json_schema_extra of a key that is younger than studies without it: at its default it is as if it were not
+# there, so that those keep the digest that they had.
+LATER: Final[dict[str, JsonValue]] = {"later": True}
 
 
 class Strict(BaseModel):
@@ -28,8 +31,20 @@ class Strict(BaseModel):
     @classmethod
     def operational_defaults(cls) -> dict[str, Any]:
         """The operational keys of this table, with their defaults."""
-        fields = cls.model_fields.items()
-        return {key: found.default for key, found in fields if found.json_schema_extra == OPERATIONAL}
+        return cls._defaults("operational")
+
+    @classmethod
+    def later_defaults(cls) -> dict[str, Any]:
+        """The later keys of this table, with their defaults."""
+        return cls._defaults("later")
+
+    @classmethod
+    def _defaults(cls, mark: str) -> dict[str, Any]:
+        return {
+            key: found.default
+            for key, found in cls.model_fields.items()
+            if isinstance(found.json_schema_extra, dict) and mark in found.json_schema_extra
+        }
 
 
 class Options(Strict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from secfed.algorithms.framework.base import Algorithm
+from secfed.engine.gpus import Gpus, bounded, here, share
 from secfed.engine.interface import Engine, Inline
 from secfed.engine.options import EngineOptions
 from secfed.engine.wire import Job
@@ -29,7 +30,11 @@ def open_engine(
     if options.name == "processes":
         from secfed.engine.processes import Processes
 
-        return Processes(study, algorithm, job, workers, options.site_deadline_s)
+        names = here()
+        gpus = Gpus(names, share(options, study, algorithm, len(names)))
+        if gpus.workers is not None:
+            workers = bounded(workers, options.workers, gpus.workers, "--gpus-per-site: this machine")
+        return Processes(study, algorithm, job, workers, options.site_deadline_s, gpus)
     from secfed.engine.on_ray import Ray
 
-    return Ray(study, job, workers, options)
+    return Ray(study, algorithm, job, workers, options)

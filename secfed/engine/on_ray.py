@@ -22,6 +22,7 @@ import torch
 
 from secfed.algorithms.framework.base import Algorithm
 from secfed.config.plugins import allow_imports
+from secfed.engine.gpus import bounded, share
 from secfed.engine.options import EngineOptions
 from secfed.engine.pool import Late, Pool, WorkerDied
 from secfed.engine.trainer import serve
@@ -34,7 +35,9 @@ from secfed.study.study import Study
 class Ray(Pool):
     """Workers as actors; starts a Ray of its own on this machine, unless one is named or running."""
 
-    def __init__(self, study: Study, job: Job, workers: int, options: EngineOptions) -> None:
+    def __init__(
+        self, study: Study, algorithm: Algorithm, job: Job, workers: int, options: EngineOptions
+    ) -> None:
         try:
             import ray
         except ImportError:
@@ -46,25 +49,17 @@ class Ray(Pool):
         self._mine = not ray.is_initialized()
         if self._mine:
             join(options.name if options.name.startswith("ray://") else None, workers)
-        super().__init__(job, self._fitting(workers, options), options.site_deadline_s)
-        self._study, self._gpus = study, options.gpus_per_site
+        there = self._ray.cluster_resources()
+        self._study, self._gpus = study, share(options, study, algorithm, int(there.get("GPU", 0)))
+        most = int(there.get("CPU", 0))
+        if self._gpus:
+            most = min(most, int(there.get("GPU", 0) / self._gpus + 1e-9))
+        workers = bounded(workers, options.workers, most, "--engine ray: the cluster")
+        super().__init__(job, workers, options.site_deadline_s)
         self._actor = self._ray.remote(num_cpus=1, num_gpus=self._gpus, max_concurrency=1)(_Actor)
         self._put: tuple[bytes, Any] = (b"", None)  # a large message, and where it lies in the object store
 
-    def _fitting(self, workers: int, options: EngineOptions) -> int:
-        """As many workers as the cluster has room for; more would wait for ever."""
-        there = self._ray.cluster_resources()
-        most = int(there.get("CPU", 0))
-        if options.gpus_per_site:
-            most = min(most, int(there.get("GPU", 0) / options.gpus_per_site))
-        if most < 1 or (options.workers or 1) > most:
-            raise ConfigError(
-                f"--engine ray: the cluster has room for {most} workers",
-                remedy=f"use --workers {most} or less",
-            )
-        return min(workers, most)
-
-    def connect(self) -> ActorLink:
+    def connect(self, _number: int) -> ActorLink:
         """A new actor."""
         try:
             return ActorLink(self, self._actor.remote(self._study, sys.path))

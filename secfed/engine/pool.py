@@ -74,7 +74,8 @@ class Link(Protocol):
 class Worker:
     """What is known of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number  # counted from 0
         self.link: Link | None = None
         self.holds: dict[str, int] = {}  # site -> how many contributions its state there has behind it
         self.broadcast = b""  # digest of the state that it has
@@ -96,15 +97,15 @@ class Pool(Engine):
 
     def __init__(self, job: Job, workers: int, deadline_s: float | None) -> None:
         self.job, self.workers, self.deadline_s = job, workers, deadline_s
-        self.all = [Worker() for _ in range(workers)]
+        self.all = [Worker(number) for number in range(workers)]
         self._free = list(self.all)
         self.change = threading.Condition()
         self._sites = 0
         self.closed = False
 
     @abstractmethod
-    def connect(self) -> Link:
-        """A new worker."""
+    def connect(self, number: int) -> Link:
+        """A new worker, in the place of this number."""
 
     def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> RemoteProgram:
         """Its records are read now, so that what is wrong with them shows now."""
@@ -142,7 +143,7 @@ class Pool(Engine):
             if self.closed:
                 raise WorkerDied("the engine is closed")
             if worker.link is None:
-                worker.link = self.connect()
+                worker.link = self.connect(worker.number)
             return worker.link
 
 

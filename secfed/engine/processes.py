@@ -24,6 +24,7 @@ import torch
 
 from secfed.algorithms.framework.base import Algorithm
 from secfed.config.plugins import allow_imports
+from secfed.engine.gpus import Gpus
 from secfed.engine.pool import Late, Pool, WorkerDied
 from secfed.engine.trainer import serve
 from secfed.engine.wire import SOCKET_VARIABLE, Job, Tensors, receive, send
@@ -34,41 +35,50 @@ from secfed.study.study import Study
 _CHILD: Final = "secfed.engine.processes"
 _STOP_TIMEOUT_S: Final = 5.0
 _LOOK_S: Final = 1.0
+_NO_GPUS: Final = Gpus((), 0.0)
 
 
 class Processes(Pool):
     """Workers on this machine."""
 
     def __init__(
-        self, study: Study, algorithm: Algorithm, job: Job, workers: int, deadline_s: float | None = None
+        self,
+        study: Study,
+        algorithm: Algorithm,
+        job: Job,
+        workers: int,
+        deadline_s: float | None = None,
+        gpus: Gpus = _NO_GPUS,
     ) -> None:
         super().__init__(job, workers, deadline_s)
-        self._study, self._algorithm = study, algorithm
-        if sys.platform == "linux" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        self._study, self._algorithm, self._gpus = study, algorithm, gpus
+        # CUDA, once this process has asked it anything, does not work in a fork.
+        started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if sys.platform == "linux" and not gpus.per_site and not started:
             try:
                 for worker in self.all:
-                    worker.link = self._forked()
+                    worker.link = self._forked(worker.number)
             except OSError as error:
                 self.close()
                 raise LinkError(
                     f"--workers {workers}: no process can be started ({error.strerror})"
                 ) from None
 
-    def connect(self) -> ProcessLink:
-        """A process that starts afresh."""
+    def connect(self, number: int) -> ProcessLink:
+        """A process that starts afresh, and sees its share of the GPUs."""
         near, far = socket.socketpair()
-        with far:
-            environment = os.environ | {SOCKET_VARIABLE: str(far.fileno())}
+        with near, far:
+            environment = os.environ | self._gpus.seen_by(number) | {SOCKET_VARIABLE: str(far.fileno())}
             command = [sys.executable, "-P", "-m", _CHILD]
             process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, pass_fds=(far.fileno(),)
             )
-        connection = Connection(near.detach())
+            connection = Connection(near.detach())
         connection.send(sys.path)
         connection.send(self._study)  # may be of classes that are found on that path
         return ProcessLink(connection, process.kill, process.wait)
 
-    def _forked(self) -> ProcessLink:
+    def _forked(self, _number: int) -> ProcessLink:
         context = multiprocessing.get_context("fork")
         near, far = context.Pipe()
         others = [worker.link.connection for worker in self.all if isinstance(worker.link, ProcessLink)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from secfed.crypto.lanes import VectorSource
-from secfed.wire.layout import Exchange, Rounding, Summands
+from secfed.wire.layout import Exchange, Summands
+from secfed.wire.quantise import Rounding
 
 
 class FixedPoint:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from secfed.crypto.lanes import VectorSource
 from secfed.pipeline.encode import FixedPoint
-from secfed.wire.layout import Exchange, Rounding, Summands, Totals
+from secfed.wire.layout import Exchange, Summands, Totals
+from secfed.wire.quantise import Rounding
 
 
 class Stage:

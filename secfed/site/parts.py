@@ -16,7 +16,8 @@ from secfed.pipeline.stage import Stage
 from secfed.protection.interface import Protection
 from secfed.records.transcript import Log
 from secfed.site.containment import Alarm
-from secfed.wire.layout import Rounding, State
+from secfed.wire.layout import State
+from secfed.wire.quantise import Rounding
 
 
 @dataclass(frozen=True)

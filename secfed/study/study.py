@@ -132,13 +132,20 @@ class Study(Strict):
             del tables["data"]["patient_key"]
         if self.protection.max_dropouts is None:
             del tables["protection"]["max_dropouts"]
-        return tables
+        return self._without_later(tables)
 
     def identity(self) -> dict[str, Any]:
         """As :meth:`tables`, with the operational keys as if they had been left out."""
         tables = self.tables()
         for name, table in tables.items():
             table.update(getattr(self, name).operational_defaults())
+        return self._without_later(tables)
+
+    def _without_later(self, tables: dict[str, Any]) -> dict[str, Any]:
+        for name, table in tables.items():
+            later = getattr(self, name).later_defaults()
+            for key in [key for key, default in later.items() if table.get(key) == default]:
+                table.pop(key, None)
         return tables
 
     def digest(self, *, operational: bool = False) -> bytes:

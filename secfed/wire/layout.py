@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from secfed.crypto.codec import Writer, digest
 from secfed.crypto.fixedpoint import FixedPoint, Scratch
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.errors import ConfigError, RangeError
+from secfed.wire.quantise import Rounding, values_of
 
 Summands = Mapping[str, torch.Tensor | float]
 State = Mapping[str, torch.Tensor]
@@ -139,14 +140,6 @@ def _write_field(writer: Writer, field: Field) -> None:
     writer.text(float(field.bound).hex()).uint(field.bits, 1)
 
 
-class Rounding(Protocol):
-    """Source of uniform random words for stochastic rounding."""
-
-    def words(self, count: int) -> NDArray[np.uint32]:
-        """The next ``count`` words, valid until the next call: [count] uint32."""
-        ...
-
-
 class Encoder:
     """Summands, ready to be read once, front to back, as ring integers.
 
@@ -160,7 +153,7 @@ class Encoder:
         if unknown or missing:
             names = ", ".join(sorted(unknown | missing))
             raise RangeError(f"summands do not match the layout: {names}")
-        flat: dict[str, NDArray[Any]] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for field in layout.fields:
             value = summands[field.name]
             tensor = torch.as_tensor(value, dtype=None if isinstance(value, torch.Tensor) else torch.float64)
@@ -168,32 +161,46 @@ class Encoder:
                 raise RangeError(f"field {field.name!r} has shape {tuple(tensor.shape)}, not {field.shape}")
             if tensor.dtype not in (torch.float32, torch.float64):
                 tensor = tensor.to(torch.float64)
-            # Extrema carry NaN and Inf along, without a second tensor of the field's size.
-            if tensor.numel() and not all(bool(torch.isfinite(edge)) for edge in torch.aminmax(tensor)):
-                raise RangeError(
-                    f"field {field.name!r} contains NaN or Inf",
-                    remedy="lower the learning rate or check the site's data",
-                )
-            flat[field.name] = tensor.detach().cpu().contiguous().reshape(-1).numpy()
+            tensors[field.name] = tensor.detach()
+        for name in _not_finite(tensors):
+            raise RangeError(
+                f"field {name!r} contains NaN or Inf",
+                remedy="lower the learning rate or check the site's data",
+            )
         self.layout = layout
         self.clipped = 0
         self._rounding = rounding
-        self._scratch = Scratch()
-        self._unread = deque((field, flat[field.name]) for field in layout.ordered if field.elements)
+        scratch = Scratch()
+        self._unread = deque(
+            (field.bits, values_of(_rule(field, layout.sites), tensors[field.name], scratch))
+            for field in layout.ordered
+            if field.elements
+        )
 
     def fill(self, run: Run, out: NDArray[Any]) -> None:
         """Write the run's next ``len(out)`` ring integers; runs are read in layout order, front to back."""
         done = 0
         while done < out.size:
-            if not self._unread or self._unread[0][0].bits != run.bits:
+            if not self._unread or self._unread[0][0] != run.bits:
                 raise RangeError("the vector was read past its end or out of order")
-            field, values = self._unread.popleft()
-            part, rest = np.split(values, [out.size - done])
-            if rest.size:
-                self._unread.appendleft((field, rest))
-            words, room = self._rounding.words(part.size), out[done : done + part.size]
-            self.clipped += _rule(field, self.layout.sites).quantise(part, words, room, self._scratch)
-            done += part.size
+            values = self._unread[0][1]
+            room = out[done : done + values.left]
+            self.clipped += values.take(room, self._rounding)
+            done += room.size
+            if not values.left:
+                self._unread.popleft()
+
+
+def _not_finite(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Fields with NaN or Inf, in their order; a device is waited for once."""
+    # Extrema carry NaN and Inf along, without a second tensor of the field's size.
+    filled = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+    finite = {name: torch.stack(torch.aminmax(one)).isfinite().all() for name, one in filled.items()}
+    found: dict[str, bool] = {}
+    for device in {one.device for one in finite.values()}:
+        names = [name for name, one in finite.items() if one.device == device]
+        found |= zip(names, torch.stack([finite[name] for name in names]).cpu().tolist(), strict=True)
+    return [name for name in filled if not found[name]]
 
 
 @dataclass(frozen=True)

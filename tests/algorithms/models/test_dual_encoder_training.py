@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 from torch import nn
-from vlp_memory import memory_estimate
 
+from secfed.algorithms.models.dual_encoder_memory import memory_estimate
 from secfed.dp.training.engines import ClippedSum, attached
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from tests.algorithms.dual_encoder_case import (

@@ -18,6 +18,7 @@ from secfed.algorithms.vision_language.stage import (
     run_stage,
     train_only,
 )
+from secfed.dp.training.step import StepSettings
 from secfed.errors import RangeError
 from tests.algorithms.loop import same
 from tests.algorithms.vlp_case import Toy, pairs
@@ -59,7 +60,9 @@ def train(
     optimiser = begin_stage(model, names, learning_rate=learning_rate, **options)
     if prepare is not None:
         prepare(optimiser)
-    return run_stage(model, optimiser, loss, batches(steps, seed), device=CPU, precision=precision)
+    return run_stage(
+        model, optimiser, loss, batches(steps, seed), device=CPU, settings=StepSettings(precision)
+    )
 
 
 def moved(before, after) -> torch.Tensor:

@@ -50,7 +50,7 @@ class Counters(Pool):
         super().__init__(Job("", ""), workers, None)
         self.made: list[Counting] = []
 
-    def connect(self) -> Link:
+    def connect(self, _number: int) -> Link:
         self.made.append(Counting())
         return self.made[-1]
 

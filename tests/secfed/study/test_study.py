@@ -278,6 +278,7 @@ OPERATIONAL_KEYS = {
     "protection.deadline_s",
     "protection.processes",
     "algorithm.device",
+    "algorithm.compile",
     "model.gradient_checkpointing",
 }
 
