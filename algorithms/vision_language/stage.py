@@ -30,6 +30,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from secfed.dp.training.optimisers import eager
 from secfed.errors import RangeError
 
 Batch = tuple[torch.Tensor, ...]  # (images [B, channels, size, size], tokens [B, length])
@@ -60,9 +61,11 @@ def begin_stage(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser: torch.optim.Optimizer
     if optimizer == "sgd":
-        optimiser = torch.optim.SGD(parameters, lr=learning_rate, weight_decay=weight_decay)
+        optimiser = eager(torch.optim.SGD)(parameters, lr=learning_rate, weight_decay=weight_decay)
     else:
-        optimiser = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
+        optimiser = eager(torch.optim.AdamW)(
+            parameters, lr=learning_rate, weight_decay=weight_decay, fused=True
+        )
     rising_rate(optimiser, warmup)
     return optimiser
 
