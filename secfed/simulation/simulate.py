@@ -9,6 +9,7 @@ seed can undo the rounding: never outside simulation.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -72,7 +73,11 @@ def simulate(
         working = open_engine(options, study, built, study_id=terms.study_id, sites=len(names))
         stack.callback(working.close)
         parties = open_consortium(terms, working, out, budgets or {}, stack)
-        carrier = SimulatedTransport(drops, observer, parties.log, working.workers)
+        # The ciphers of masked protection let go of Python's lock; nothing else would gain by threads.
+        threads = min(working.workers, os.cpu_count() or 1) if study.protection.name == "masked" else 1
+        carrier = SimulatedTransport(
+            drops, observer, parties.log, workers=working.workers, protecting=threads
+        )
         run = parties.connect(carrier, stack)
         progress = Progress(study.rounds, observer)
         observer.started(study.name, names, study.rounds)
