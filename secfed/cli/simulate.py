@@ -10,6 +10,7 @@ import click
 import typer
 from rich.text import Text
 
+from secfed.cli.imports import quick_imports
 from secfed.cli.options import StudyFile
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import FIGURES_FOLDER, prepare, run_json
@@ -94,9 +95,10 @@ def simulate(
     """
     drops = [Dropout.parse(text) for text in drop or []]  # before anything that takes time
     budgets = _budgets(budget or [])
-    from secfed.engine.options import EngineOptions
-    from secfed.simulation.simulate import simulate as run_study
-    from secfed.study.study import Study
+    with quick_imports():
+        from secfed.engine.options import EngineOptions
+        from secfed.simulation.simulate import simulate as run_study
+        from secfed.study.study import Study
 
     where = EngineOptions(engine, workers, site_deadline)
     study = Study.load(study_file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from secfed.crypto.codec import Buffer
 from secfed.errors import SecfedError
@@ -16,6 +17,7 @@ from secfed.wire.refusal_codes import outgoing
 from secfed.wire.stages import STAGES
 from secfed.wire.transport import InProcessTransport, OnReply
 
+_WAITING: Final = 4  # sites per worker that are ready to train
 _ORDER = {stage: index for index, stage in enumerate(("keys", *STAGES, "result"))}
 
 
@@ -86,7 +88,9 @@ class SimulatedTransport:
         self._observer.stage(self.round, "", stage, 0, len(requests))
         start = time.perf_counter()
         # What trains is elsewhere, and answers in a word; what protects is here, and its answers are large.
-        workers, ahead = (self._workers, None) if stage == "train" else (self._protecting, self._protecting)
+        # Some sites wait for a worker, so that each gets one that has its program.
+        training = self._workers if self._workers == 1 else _WAITING * self._workers
+        workers, ahead = (training, None) if stage == "train" else (self._protecting, self._protecting)
         self._link.ask(left, 0.0, timed, workers=workers, ahead=ahead)
         wall = time.perf_counter() - start
         at_sites = self._link.site_seconds
