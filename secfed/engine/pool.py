@@ -48,6 +48,19 @@ class Defect(Exception):
     """A defect of a program: not a refusal of one hospital, it ends the study."""
 
 
+class EngineEnded(Exception):
+    """No worker can be had any more: not a dropout of one hospital, it ends the study."""
+
+
+@contextmanager
+def link_errors() -> Iterator[None]:
+    """What ended an engine, as an error that says what to do."""
+    try:
+        yield
+    except EngineEnded as ended:
+        raise LinkError(str(ended), remedy="run the same command again: it gives the same model") from None
+
+
 class Late(LinkError):
     """A worker did not answer in time."""
 
@@ -105,7 +118,11 @@ class Pool(Engine):
 
     @abstractmethod
     def connect(self) -> Link:
-        """A new worker."""
+        """A new worker.
+
+        Raises:
+            EngineEnded: there can be none.
+        """
 
     def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> RemoteProgram:
         """Its records are read now, so that what is wrong with them shows now."""

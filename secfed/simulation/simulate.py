@@ -20,6 +20,7 @@ from secfed.algorithms.framework.base import ServerProgram
 from secfed.engine.choice import open_engine
 from secfed.engine.interface import torch_threads
 from secfed.engine.options import EngineOptions
+from secfed.engine.pool import link_errors
 from secfed.errors import ConfigError, RoundAborted
 from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.records.chain_file import verify_file
@@ -60,9 +61,10 @@ def simulate(
         ConfigError: a drop or budget names an unknown site, privacy that the study cannot have, or a
             ``model.start`` that it cannot begin with; an engine that is not there.
         RoundAborted: not one sum came about.
+        LinkError: the engine ended.
     """
     observer = SilentObserver() if observer is None else observer
-    with ExitStack() as stack:
+    with link_errors(), ExitStack() as stack:
         stack.enter_context(torch_threads(1))
         built = build(study)
         names = tuple(sorted(build_data(study).sites))
