@@ -22,6 +22,7 @@ import torch
 
 from secfed.algorithms.framework.base import Algorithm
 from secfed.config.plugins import allow_imports
+from secfed.engine.interface import one_thread
 from secfed.engine.options import EngineOptions
 from secfed.engine.pool import EngineEnded, Late, Pool, WorkerDied
 from secfed.engine.trainer import serve
@@ -134,7 +135,7 @@ class _Actor:
     """Runs in a process of Ray's: one message in, one message out."""
 
     def __init__(self, study: Study, path: list[str]) -> None:
-        torch.set_num_threads(1)
+        one_thread()
         allow_imports(*map(Path, path))
         self._here = _Queues()
         built = study, build(study)

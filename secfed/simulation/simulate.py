@@ -18,7 +18,7 @@ from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
 from secfed.engine.choice import open_engine
-from secfed.engine.interface import torch_threads
+from secfed.engine.interface import single_threaded
 from secfed.engine.options import EngineOptions
 from secfed.engine.pool import link_errors
 from secfed.errors import ConfigError, RoundAborted
@@ -65,7 +65,7 @@ def simulate(
     """
     observer = SilentObserver() if observer is None else observer
     with link_errors(), ExitStack() as stack:
-        stack.enter_context(torch_threads(1))
+        stack.enter_context(single_threaded())
         built = build(study)
         names = tuple(sorted(build_data(study).sites))
         _check_drops(study, drops, names)
