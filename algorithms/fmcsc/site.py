@@ -26,8 +26,8 @@ from secfed.algorithms.framework.server_state import copies, part_of
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.models.multiview import MultiviewNetwork, MultiviewNetworks, Views
 from secfed.dp.training.losses import Batch, DeclaredLoss
-from secfed.dp.training.patient_records import LazyRecords
 from secfed.dp.training.optimisers import eager
+from secfed.dp.training.patient_records import LazyRecords
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import WrongState
 from secfed.wire.layout import Exchange, State, Summands

@@ -7,21 +7,23 @@ here uses, where it must stop. What is below that wrapping is taken as it is, so
 from __future__ import annotations
 
 import inspect
-from functools import lru_cache
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch.optim import Optimizer
 
 _Kind = TypeVar("_Kind", bound=Optimizer)
+_made: Final[dict[type[Optimizer], Any]] = {}
 
 
-@lru_cache
 def eager(kind: type[_Kind]) -> type[_Kind]:
     """An optimiser of PyTorch for training that is not compiled, under its own name.
 
     Its ``step`` is without gradients, as usual: ``differentiable`` has no effect.
     """
-    own = {name: inspect.unwrap(getattr(kind, name)) for name in ("zero_grad", "add_param_group", "step")}
-    own["step"] = torch.no_grad()(own["step"])
-    return type(kind.__name__, (kind,), own)
+    if kind not in _made:
+        own = {name: inspect.unwrap(getattr(kind, name)) for name in ("zero_grad", "add_param_group", "step")}
+        own["step"] = torch.no_grad()(own["step"])
+        _made[kind] = type(kind.__name__, (kind,), own)
+    made: type[_Kind] = _made[kind]
+    return made

@@ -88,9 +88,7 @@ def make_optimiser(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if name == "adam":
         return eager(torch.optim.Adam)(parameters, lr=learning_rate, weight_decay=weight_decay)
-    return eager(torch.optim.SGD)(
-        parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay
-    )
+    return eager(torch.optim.SGD)(parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:

@@ -89,7 +89,8 @@ def simulate(
 ) -> None:
     """Run a study on this machine: every hospital, the aggregator and the protocol between them.
 
-    A run that was killed begins again with the same command. Shows progress, then a row per round, the final metrics, and what the aggregator saw.
+    Shows progress, then a row per round, the final metrics, and what the aggregator saw. A run that was
+    killed begins again with the same command.
 
     [bold]Example:[/] secfed simulate study.toml --out runs/first --drop hospital-2@mask:3
     """

@@ -27,8 +27,8 @@ from secfed.config.plugins import allow_imports
 from secfed.engine.interface import one_thread
 from secfed.engine.pool import Late, Pool, WorkerDied
 from secfed.engine.trainer import serve
-from secfed.engine.worker_lines import WorkerLines
 from secfed.engine.wire import SOCKET_VARIABLE, Job, Tensors, receive, send
+from secfed.engine.worker_lines import WorkerLines
 from secfed.errors import LinkError
 from secfed.study.build import build
 from secfed.study.study import Study

@@ -22,8 +22,8 @@ class WorkerLines:
             os.dup2(self.writing, descriptor)
         os.close(self.writing)
         # Not those of a display with a lock of its own; whole lines, since a worker ends without a goodbye.
-        sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)
-        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)
+        sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
 
     def given(self) -> None:
         """The worker has its end: only its own end will be that of the lines."""
