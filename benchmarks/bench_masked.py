@@ -46,7 +46,8 @@ def main() -> None:
         "So both limits, dotted, are those of equally many streams, each measured beside its step.",
         "![cost over parameters and sites](figures/masked-growth.svg)",
         _growth(by_size + by_sites),
-        "Threads: one thread masks, one quantises a chunk ahead, one hashes finished pieces. ChaCha20 "
+        "Threads: at a site one quantises a chunk ahead, one hashes finished pieces, as many mask as there "
+        "are processors but one; the server masks on all. Limits are those of as many threads. ChaCha20 "
         "(`cryptography`), numpy and `hashlib` let go of Python's interpreter lock during their calls, so "
         "two cores are used; on a busy machine the gain is smaller (docs/adr/006-chacha20-keystreams.md).",
     ]

@@ -27,7 +27,6 @@ IMPORTED: Final = (
     "numpy",
     "sklearn.datasets",
     "sklearn.model_selection",
-    "torch._dynamo",  # what the first optimiser imports
     "secfed.cli.agent",
     "secfed.cli.aggregate",
     "secfed.deploy.agent.agent",

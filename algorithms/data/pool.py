@@ -8,6 +8,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from secfed.algorithms.data import bundled
 from secfed.algorithms.data.base import Alpha, DataOptions, MinRecords, SiteCount, refuse_unused_alpha
 from secfed.algorithms.data.partition import Partition, Pool, dirichlet, iid
 from secfed.algorithms.data.prepare import (
@@ -76,20 +77,16 @@ _BREAST_CANCER_RANGES = (
 
 
 def _load_breast_cancer(options: PoolOptions) -> PreparedRecords:
-    from sklearn.datasets import load_breast_cancer  # a slow import that only this data set needs
-
-    x, y = load_breast_cancer(return_X_y=True)
+    x, y = bundled.breast_cancer()
     if options.standardize == "public":
         x = scaled_by_ranges(x, _BREAST_CANCER_RANGES)
     # scikit-learn counts benign as 1; a positive finding is a malignant one.
-    return PreparedRecords(x, 1 - y.astype(np.int64))
+    return PreparedRecords(x, 1 - y)
 
 
 def _load_digits() -> PreparedRecords:
-    from sklearn.datasets import load_digits  # see above
-
-    images, y = load_digits().images, load_digits().target
-    return PreparedRecords(images[:, np.newaxis, :, :] / 16.0, y.astype(np.int64))
+    images, y = bundled.digits()
+    return PreparedRecords(images[:, np.newaxis, :, :] / 16.0, y)
 
 
 def _pooled(

@@ -28,7 +28,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from secfed.algorithms.dro.answer import malformed
 
@@ -72,6 +71,8 @@ def solve(sums: tuple[float, ...], count: int, rho: float) -> tuple[float, float
 
 
 def _fitted(at: Array, values: Array) -> tuple[Array, Array]:
+    from scipy.optimize import nnls  # a slow import that only this algorithm needs
+
     # A number between two points would count as a spread of both, so the grid is refined around those in use.
     step = -_LOWEST / (_POINTS - 1)
     grid = np.linspace(_LOWEST, 0.0, _POINTS)

@@ -24,6 +24,7 @@ from secfed.algorithms.metrics.transfer_scores import required
 from secfed.algorithms.models.gated_linear import fuse, gate
 from secfed.algorithms.models.transfer_transformer import Classifier
 from secfed.dp.training.losses import Batch, DeclaredLoss
+from secfed.dp.training.optimisers import eager
 from secfed.dp.training.plain_loop import choose_device
 from secfed.dp.training.step import StepSettings, onto
 from secfed.errors import MalformedMessage, WrongState
@@ -138,7 +139,7 @@ class FedColaSite(SiteProgram):
                 gate(network, other, layers=options.co_layers, trainable=options.train_co_layers)
             parameters = [value for value in network.parameters() if value.requires_grad]
             rate = plan.learning_rate(round_number)
-            optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
+            optimiser = eager(torch.optim.AdamW)(parameters, lr=rate, weight_decay=0.0)
             order = torch_generator(seed, "order", self._site_id, round_number)
             loss = self._fit(network, optimiser, order)
             if isinstance(network, Classifier):

@@ -26,6 +26,7 @@ from secfed.algorithms.framework.server_state import copies, part_of
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.models.multiview import MultiviewNetwork, MultiviewNetworks, Views
 from secfed.dp.training.losses import Batch, DeclaredLoss
+from secfed.dp.training.optimisers import eager
 from secfed.dp.training.patient_records import LazyRecords
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import WrongState
@@ -295,7 +296,7 @@ def adam_over(network: nn.Module, parts: Collection[str], learning_rate: float) 
         parameter.requires_grad_(any(name.startswith(part + ".") for part in parts))
         if parameter.requires_grad:
             trained.append(parameter)
-    return torch.optim.Adam(trained, lr=learning_rate, fused=True)
+    return eager(torch.optim.Adam)(trained, lr=learning_rate, fused=True)
 
 
 def as_weight(information: float, most: float) -> float:

@@ -48,5 +48,7 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     initialised = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = [torch.cuda.current_device()] if initialised else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive_seed(seed, *purpose))
+        # Where there is no other device, to tell all that there could be costs more than a small batch.
+        tell = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+        tell(derive_seed(seed, *purpose))
         yield

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from secfed.dp.training.optimisers import eager
 from secfed.dp.training.step import Steps, StepSettings
 from secfed.errors import RangeError
 
@@ -51,9 +52,11 @@ def begin_stage(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser: torch.optim.Optimizer
     if optimizer == "sgd":
-        optimiser = torch.optim.SGD(parameters, lr=learning_rate, weight_decay=weight_decay)
+        optimiser = eager(torch.optim.SGD)(parameters, lr=learning_rate, weight_decay=weight_decay)
     else:
-        optimiser = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
+        optimiser = eager(torch.optim.AdamW)(
+            parameters, lr=learning_rate, weight_decay=weight_decay, fused=True
+        )
     rising_rate(optimiser, warmup)
     return optimiser
 

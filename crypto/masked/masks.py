@@ -10,6 +10,8 @@ Learning via Model Inconsistency", CCS 2022).
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -73,21 +75,76 @@ def pair_mask(seed_from_lower: bytes, seed_from_higher: bytes, sign: int) -> Mas
     return MaskStream(seed_from_lower + seed_from_higher, labels.DERIVE_PAIR_MASK, sign)
 
 
-class Masker:
-    """Applies a set of streams to one run, chunk after chunk."""
+def processors() -> int:
+    """Threads that may work at a time: ``SECFED_THREADS``, or the processors that this process may use."""
+    asked = os.environ.get("SECFED_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+class _Share:
+    """Some of the streams over one run: what one thread adds up."""
 
     def __init__(
-        self, streams: Sequence[MaskStream], context: MaskContext, run_index: int, chunk_elements: int
+        self, streams: Sequence[tuple[Keystream, int]], dtype: np.dtype[Any], chunk_elements: int
     ) -> None:
-        self._run = context.shape.runs[run_index]
-        self._streams = [(stream.keystream(context, run_index), stream.sign) for stream in streams]
-        self._workspace = Workspace(chunk_elements * self._run.dtype.itemsize)
+        self._streams, self._dtype = streams, dtype
+        self._workspace = Workspace(chunk_elements * dtype.itemsize)
+        self._sum = np.empty(0, dtype)
 
-    def apply(self, chunk: NDArray[Any]) -> None:
+    def add_to(self, chunk: NDArray[Any]) -> None:
         """Add or subtract the next ``len(chunk)`` words of every stream, modulo the lane's word size."""
         for stream, sign in self._streams:
-            words = self._workspace.words(stream, chunk.size, self._run.dtype)
+            words = self._workspace.words(stream, chunk.size, self._dtype)
             (np.add if sign > 0 else np.subtract)(chunk, words, out=chunk)
+
+    def sum(self, count: int) -> NDArray[Any]:
+        """The sum of the next ``count`` words of every stream, valid until the next call."""
+        if self._sum.size < count:
+            self._sum = np.empty(count, self._dtype)
+        self._sum[:count] = 0
+        self.add_to(self._sum[:count])
+        return self._sum[:count]
+
+
+class Masker:
+    """Applies a set of streams to one run, chunk after chunk, in ``threads`` threads.
+
+    Each thread reads streams of its own from front to back, so that no stream is read twice, and the order of
+    a sum modulo the word size does not matter.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[MaskStream],
+        context: MaskContext,
+        run_index: int,
+        chunk_elements: int,
+        threads: int = 1,
+    ) -> None:
+        run = context.shape.runs[run_index]
+        made = [(stream.keystream(context, run_index), stream.sign) for stream in streams]
+        # A short run is masked sooner than a thread starts.
+        shares = max(1, min(threads, len(made))) if run.count > 4 * chunk_elements else 1
+        self._own, *self._others = (
+            _Share(made[first::shares], run.dtype, chunk_elements) for first in range(shares)
+        )
+        self._pool = ThreadPoolExecutor(shares - 1) if shares > 1 else None
+
+    def apply(self, chunk: NDArray[Any]) -> None:
+        """Add or subtract the next ``len(chunk)`` words of every stream."""
+        sums = [self._pool.submit(share.sum, chunk.size) for share in self._others] if self._pool else []
+        self._own.add_to(chunk)
+        for words in sums:
+            np.add(chunk, words.result(), out=chunk)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown()
 
 
 class PieceHasher:
@@ -154,13 +211,14 @@ def write_masked(
         at = 0
         for index, run in enumerate(context.shape.runs):
             room = out[at : at + run.wire_bytes]
-            masker = Masker(streams, context, index, _CHUNK_ELEMENTS)
-            for start, chunk in _filled(source, run, room, ahead):
-                masker.apply(chunk)
-                if run.bits < 32:
-                    lanes.pack_into(chunk, run, room, start)
-                finished = start + chunk.size == run.count
-                hasher.ready(at + (run.wire_bytes if finished else (start + chunk.size) * run.bits // 8))
+            # One processor is left to quantising and hashing.
+            with Masker(streams, context, index, _CHUNK_ELEMENTS, processors() - 1) as masker:
+                for start, chunk in _filled(source, run, room, ahead):
+                    masker.apply(chunk)
+                    if run.bits < 32:
+                        lanes.pack_into(chunk, run, room, start)
+                    finished = start + chunk.size == run.count
+                    hasher.ready(at + (run.wire_bytes if finished else (start + chunk.size) * run.bits // 8))
             at += run.wire_bytes
         return hasher.digest()
 
@@ -218,9 +276,9 @@ class Accumulator:
     def apply(self, streams: Sequence[MaskStream], context: MaskContext) -> None:
         """Add or subtract whole streams."""
         for index, total in enumerate(self.runs):
-            masker = Masker(streams, context, index, lanes.CHUNK_ELEMENTS)
-            for start in range(0, total.size, lanes.CHUNK_ELEMENTS):
-                masker.apply(total[start : start + lanes.CHUNK_ELEMENTS])
+            with Masker(streams, context, index, _CHUNK_ELEMENTS, processors()) as masker:
+                for start in range(0, total.size, _CHUNK_ELEMENTS):
+                    masker.apply(total[start : start + _CHUNK_ELEMENTS])
 
     def reduced(self) -> tuple[NDArray[Any], ...]:
         """The ring integers, reduced to their lane width."""

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from secfed.dp.training.optimisers import eager
 from secfed.dp.training.step import Steps, StepSettings
 from secfed.errors import ConfigError
 
@@ -89,8 +90,8 @@ def make_optimiser(
     """A fresh optimiser over the trainable parameters; its state does not outlive the round."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if name == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay)
-    return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
+        return eager(torch.optim.Adam)(parameters, lr=learning_rate, weight_decay=weight_decay)
+    return eager(torch.optim.SGD)(parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:

@@ -28,6 +28,7 @@ from secfed.dp.training.guards import check_model
 from secfed.dp.training.local_plan import MAX_DELTA_TIMES_RECORDS, delta_is_weak
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.mechanism import SLACK, Mechanism
+from secfed.dp.training.optimisers import eager
 from secfed.dp.training.patient_records import Records, TensorRecords
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError
@@ -145,7 +146,7 @@ class UnitSums:
             blank=self._blank,
         )
         training.checked = self._checked == (model, loss.name)
-        stepless = torch.optim.SGD(model.parameters())
+        stepless = eager(torch.optim.SGD)(model.parameters())
         with training.session(model, stepless, loss, records=len(records), steps=1) as session:
             total = session.clipped_sum(session.draw(), records)
         if training.checked:

@@ -23,6 +23,7 @@ from secfed.runs.run_folder import MODEL_FILE
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 
+_COMMAND: Final = "from secfed.cli import main; main()"
 STUDY: Final = """
 [study]
 name = "engines"
@@ -51,15 +52,19 @@ def measure(
     """Rounds of one study under every engine that is installed.
 
     Returns:
-        ``round_s``: median seconds of a round by engine, the first one left out; ``total_s``: of everything
-        but imports; ``speedup``: of ``round_s`` over inline, by engine and workers; ``equal_bytes``: whether
-        all models are the same; ``flower_round_s`` and ``flower_total_s``: Flower's, None without it.
+        ``rounds_s``: median seconds of a round by engine, the first one left out; ``round_s``: of the fastest
+        engine with several workers; ``start_s``: from the command to the first round; ``total_s``: of
+        everything but imports; ``speedup``: of ``rounds_s`` over inline, by engine and workers;
+        ``equal_bytes``: whether all models are the same; ``flower_round_s`` and ``flower_total_s``: Flower's,
+        None without it.
     """
-    study = Study.parse(STUDY.format(rounds=rounds, epochs=epochs, sites=sites))
+    text = STUDY.format(rounds=rounds, epochs=epochs, sites=sites)
+    study = Study.parse(text)
     engines = {"inline": EngineOptions()} | {f"processes_{workers}": EngineOptions("processes", workers)}
     if find_spec("ray") is not None:
         engines[f"ray_{workers}"] = EngineOptions("ray", workers)
-    round_s: dict[str, float] = {}
+    rounds_s: dict[str, float] = {}
+    start_s: dict[str, float] = {}
     total_s: dict[str, float] = {}
     models = set()
     for name, options in engines.items():
@@ -69,20 +74,39 @@ def measure(
             report = simulate(study, out=Path(folder), engine=options)
             total_s[name] = time.perf_counter() - began
             models.add((Path(folder) / MODEL_FILE).read_bytes())
-        round_s[name] = statistics.median(one.busy_s for one in report.rounds[1:])
+        rounds_s[name] = statistics.median(one.busy_s for one in report.rounds[1:])
+        start_s[name] = _start(text, options)
     progress("Flower")
     flower = _flower(rounds, epochs, sites, workers)
     return {
         "sites": sites,
         "epochs": epochs,
         "rounds": rounds,
-        "round_s": round_s,
+        "round_s": min(value for name, value in rounds_s.items() if name != "inline"),
+        "rounds_s": rounds_s,
+        "start_s": start_s,
         "total_s": total_s,
-        "speedup": {name: round_s["inline"] / value for name, value in round_s.items() if name != "inline"},
+        "speedup": {name: rounds_s["inline"] / value for name, value in rounds_s.items() if name != "inline"},
         "equal_bytes": len(models) == 1,
         "flower_round_s": None if flower is None else flower[0],
         "flower_total_s": None if flower is None else flower[1],
     }
+
+
+def _start(study: str, engine: EngineOptions) -> float:
+    """Seconds from ``secfed simulate`` to its first line, before the first round."""
+    more = ["--workers", str(engine.workers)] if engine.workers else []
+    with TemporaryDirectory(prefix="secfed-bench-") as folder:
+        file = Path(folder) / "study.toml"
+        file.write_text(study)
+        began = time.perf_counter()
+        command = [sys.executable, "-c", _COMMAND, "simulate", str(file), "--engine", engine.name, *more]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            if process.stderr is not None:
+                process.stderr.readline()
+            seconds = time.perf_counter() - began
+            process.terminate()
+    return seconds
 
 
 def _flower(*asked: int) -> tuple[float, float] | None:

@@ -76,22 +76,25 @@ def link(result: Result) -> TextTable:
 
 
 def engines(result: Result) -> TextTable:
-    """A row for each engine, and Flower's."""
+    """A row for each engine, Flower's, and one that is missing."""
+    start_s, total_s, speedup = result["start_s"], result["total_s"], {"inline": 1.0, **result["speedup"]}
     rows = [
-        [name, f"{value:.2f}", f"{result['speedup'].get(name, 1.0):.2f}x", f"{result['total_s'][name]:.1f}"]
-        for name, value in result["round_s"].items()
+        [name, f"{value:.2f}", f"{speedup[name]:.2f}x", f"{start_s[name]:.1f}", f"{total_s[name]:.1f}"]
+        for name, value in result["rounds_s"].items()
     ]
     if result["flower_round_s"] is not None:
-        faster = result["round_s"]["inline"] / result["flower_round_s"]
+        faster = result["rounds_s"]["inline"] / result["flower_round_s"]
         rows.append(
             [
                 "Flower, without protection",
                 f"{result['flower_round_s']:.2f}",
                 f"{faster:.2f}x",
+                "",
                 f"{result['flower_total_s']:.1f}",
             ]
         )
-    return TextTable(["engine", "a round, s", "over inline", "in all, s"], rows)
+    rows.append(["pfl-research", "not installed: its pins exclude ours", "", "", ""])
+    return TextTable(["engine", "a round, s", "over inline", "to round 1, s", "in all, s"], rows)
 
 
 def private_step(result: Result) -> TextTable:

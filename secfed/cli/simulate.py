@@ -10,9 +10,10 @@ import click
 import typer
 from rich.text import Text
 
+from secfed.cli.imports import quick_imports
 from secfed.cli.options import StudyFile
 from secfed.errors import ConfigError
-from secfed.runs.run_folder import FIGURES_FOLDER, prepare, run_json
+from secfed.runs.run_folder import FIGURES_FOLDER, is_unfinished, prepare, run_json
 from secfed.runs.run_report import RunReport
 from secfed.simulation.dropouts import Dropout
 from secfed.terminal.consoles import stderr, stdout
@@ -96,15 +97,18 @@ def simulate(
 ) -> None:
     """Run a study on this machine: every hospital, the aggregator and the protocol between them.
 
-    Shows progress, then a row per round, the final metrics, and what the aggregator saw.
+    Shows progress, then a row per round, the final metrics, and what the aggregator saw. A run that was
+    killed begins again with the same command.
 
     [bold]Example:[/] secfed simulate study.toml --out runs/first --drop hospital-2@mask:3
     """
     drops = [Dropout.parse(text) for text in drop or []]  # before anything that takes time
     budgets = _budgets(budget or [])
-    from secfed.engine.options import EngineOptions
-    from secfed.simulation.simulate import simulate as run_study
-    from secfed.study.study import Study
+    with quick_imports():
+        from secfed.engine.options import EngineOptions
+        from secfed.simulation.simulate import simulate as run_study
+        from secfed.study.limits import study_id
+        from secfed.study.study import Study
 
     where = EngineOptions(engine, workers, site_deadline, gpus_per_site)
     study = Study.load(study_file)
@@ -114,7 +118,7 @@ def simulate(
         study = study.replace("study.seed", seed)
     if out is not None:
         _check_start_is_outside(study, out)
-        prepare(out, overwrite=overwrite)
+        prepare(out, overwrite=overwrite or is_unfinished(out, study_id(study)))
     with watching(stderr(), quiet=as_json) as observer:
         report = run_study(
             study, out=out, drops=drops, observer=observer, compare=compare, budgets=budgets, engine=where

@@ -8,11 +8,13 @@ completion.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from secfed.algorithms.framework.base import Algorithm, ForwardingProgram, SiteProgram
 from secfed.algorithms.framework.randomness import seeded
@@ -74,11 +76,19 @@ class _Seeded(ForwardingProgram):
 
 
 @contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Let torch use so many threads: more of them change the last digits of sums, and with them models."""
+def single_threaded() -> Iterator[None]:
+    """One thread for torch and NumPy: more change the last digits of sums, and with them models."""
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1):
+            yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_thread() -> None:
+    """As :func:`single_threaded`, for the whole life of a worker, and for libraries that it loads later."""
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))

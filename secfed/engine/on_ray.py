@@ -23,8 +23,9 @@ import torch
 from secfed.algorithms.framework.base import Algorithm
 from secfed.config.plugins import allow_imports
 from secfed.engine.gpus import bounded, share
+from secfed.engine.interface import one_thread
 from secfed.engine.options import EngineOptions
-from secfed.engine.pool import Late, Pool, WorkerDied
+from secfed.engine.pool import EngineEnded, Late, Pool, WorkerDied
 from secfed.engine.trainer import serve
 from secfed.engine.wire import Job, Tensors, decoded, encoded
 from secfed.errors import ConfigError, LinkError
@@ -64,10 +65,7 @@ class Ray(Pool):
         try:
             return ActorLink(self, self._actor.remote(self._study, sys.path))
         except (self._ray.exceptions.RayError, ConnectionError) as error:
-            raise LinkError(
-                f"--engine ray: Ray has ended ({type(error).__name__})",
-                remedy="run the study again: it gives the same model",
-            ) from None
+            raise EngineEnded(f"--engine ray: Ray has ended ({type(error).__name__})") from None
 
     def shared(self, message: bytes) -> Any:
         """A message in the object store, put there once for all actors that get it."""
@@ -132,7 +130,7 @@ class _Actor:
     """Runs in a process of Ray's: one message in, one message out."""
 
     def __init__(self, study: Study, path: list[str]) -> None:
-        torch.set_num_threads(1)
+        one_thread()
         allow_imports(*map(Path, path))
         self._here = _Queues()
         built = study, build(study)

@@ -48,6 +48,19 @@ class Defect(Exception):
     """A defect of a program: not a refusal of one hospital, it ends the study."""
 
 
+class EngineEnded(Exception):
+    """No worker can be had any more: not a dropout of one hospital, it ends the study."""
+
+
+@contextmanager
+def link_errors() -> Iterator[None]:
+    """What ended an engine, as an error that says what to do."""
+    try:
+        yield
+    except EngineEnded as ended:
+        raise LinkError(str(ended), remedy="run the same command again: it gives the same model") from None
+
+
 class Late(LinkError):
     """A worker did not answer in time."""
 
@@ -99,13 +112,18 @@ class Pool(Engine):
         self.job, self.workers, self.deadline_s = job, workers, deadline_s
         self.all = [Worker(number) for number in range(workers)]
         self._free = list(self.all)
+        self._waiting: list[Worker] = []  # the homes of sites that wait for a worker
         self.change = threading.Condition()
         self._sites = 0
         self.closed = False
 
     @abstractmethod
     def connect(self, number: int) -> Link:
-        """A new worker, in the place of this number."""
+        """A new worker, in the place of this number.
+
+        Raises:
+            EngineEnded: there can be none.
+        """
 
     def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> RemoteProgram:
         """Its records are read now, so that what is wrong with them shows now."""
@@ -117,18 +135,27 @@ class Pool(Engine):
 
     @contextmanager
     def borrow(self, home: Worker) -> Iterator[Worker]:
-        """A worker for one piece of work: ``home`` if it is free."""
+        """A worker for one piece of work: ``home``, or one that no site that waits is at home with.
+
+        Elsewhere the site's program has to be made anew.
+        """
         with self.change:
-            while not self._free:
+            self._waiting.append(home)
+            while (worker := self._suiting(home)) is None:
                 self.change.wait()
-            worker = home if home in self._free else self._free[-1]
+            self._waiting.remove(home)
             self._free.remove(worker)
         try:
             yield worker
         finally:
             with self.change:
                 self._free.append(worker)
-                self.change.notify()
+                self.change.notify_all()
+
+    def _suiting(self, home: Worker) -> Worker | None:
+        if home in self._free:
+            return home
+        return next((worker for worker in self._free if worker not in self._waiting), None)
 
     def close(self) -> None:
         """End all workers."""
@@ -183,12 +210,15 @@ class RemoteProgram(SiteProgram):
             WorkerDied: of this work, again and again.
             Misfit, Defect: a mistake of the program.
         """
-        end_s = None if self._pool.deadline_s is None else time.monotonic() + self._pool.deadline_s
+        end_s: float | None = None  # known once there is a worker: to wait for one is not the site's fault
         state = encode_state(broadcast)
         digest = hashlib.sha256(state).digest()
         paid: list[Any] = []
 
         def work(worker: Worker) -> Tensors:
+            nonlocal end_s
+            if end_s is None and self._pool.deadline_s is not None:
+                end_s = time.monotonic() + self._pool.deadline_s
             if worker.holds.get(self._site) != self._version:
                 self._start(worker)
             if worker.broadcast != digest:

@@ -25,9 +25,11 @@ import torch
 from secfed.algorithms.framework.base import Algorithm
 from secfed.config.plugins import allow_imports
 from secfed.engine.gpus import Gpus
+from secfed.engine.interface import one_thread
 from secfed.engine.pool import Late, Pool, WorkerDied
 from secfed.engine.trainer import serve
 from secfed.engine.wire import SOCKET_VARIABLE, Job, Tensors, receive, send
+from secfed.engine.worker_lines import WorkerLines
 from secfed.errors import LinkError
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -52,6 +54,8 @@ class Processes(Pool):
     ) -> None:
         super().__init__(job, workers, deadline_s)
         self._study, self._algorithm, self._gpus = study, algorithm, gpus
+        self._started = 0
+        self._lines: list[WorkerLines] = []
         # CUDA, once this process has asked it anything, does not work in a fork.
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         if sys.platform == "linux" and not gpus.per_site and not started:
@@ -63,29 +67,52 @@ class Processes(Pool):
                 raise LinkError(
                     f"--workers {workers}: no process can be started ({error.strerror})"
                 ) from None
+            for lines in self._lines:
+                lines.show()
 
     def connect(self, number: int) -> ProcessLink:
         """A process that starts afresh, and sees its share of the GPUs."""
         near, far = socket.socketpair()
+        lines = self._named()
         with near, far:
-            environment = os.environ | self._gpus.seen_by(number) | {SOCKET_VARIABLE: str(far.fileno())}
+            environment = os.environ | self._gpus.seen_by(number)
+            environment |= {SOCKET_VARIABLE: str(far.fileno()), "PYTHONUNBUFFERED": "1"}
             command = [sys.executable, "-P", "-m", _CHILD]
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=(far.fileno(),)
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=lines.writing,
+                stderr=lines.writing,
+                pass_fds=(far.fileno(),),
             )
             connection = Connection(near.detach())
+        lines.given()
+        lines.show()
         connection.send(sys.path)
         connection.send(self._study)  # may be of classes that are found on that path
         return ProcessLink(connection, process.kill, process.wait)
+
+    def close(self) -> None:
+        """End all workers; what they said is shown first."""
+        super().close()
+        for lines in self._lines:
+            lines.finish(_STOP_TIMEOUT_S)
+
+    def _named(self) -> WorkerLines:
+        self._started += 1
+        self._lines.append(WorkerLines(f"worker {self._started}"))
+        return self._lines[-1]
 
     def _forked(self, _number: int) -> ProcessLink:
         context = multiprocessing.get_context("fork")
         near, far = context.Pipe()
         others = [worker.link.connection for worker in self.all if isinstance(worker.link, ProcessLink)]
-        built = self._study, self._algorithm
-        process = context.Process(target=_fork, args=(far, [near, *others], built), daemon=True)
+        built, lines = (self._study, self._algorithm), self._named()
+        process = context.Process(target=_fork, args=(far, [near, *others], built, lines), daemon=True)
         process.start()
         far.close()
+        lines.given()
         return ProcessLink(near, process.kill, process.join)
 
 
@@ -116,15 +143,20 @@ class ProcessLink:
         self._wait(_STOP_TIMEOUT_S)
 
 
-def _fork(connection: Connection, others: list[Connection], built: tuple[Study, Algorithm]) -> None:
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not those of a display with a lock of its own
+def _fork(
+    connection: Connection,
+    others: list[Connection],
+    built: tuple[Study, Algorithm],
+    lines: WorkerLines,
+) -> None:
+    lines.take_over()
     for other in others:  # or the end of this process's parent would not be the end of their pipes
         other.close()
     _serve(connection, built)
 
 
 def _serve(connection: Connection, built: tuple[Study, Algorithm]) -> None:
-    torch.set_num_threads(1)
+    one_thread()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver ends its workers
     threading.Thread(target=_end_with_the_parent, args=(os.getppid(),), daemon=True).start()
     with suppress(OSError):  # nobody hears the answer
@@ -141,7 +173,7 @@ def _end_with_the_parent(parent: int) -> None:
 def main() -> None:
     """Entry point of a process that starts afresh; what it unpickles is its own user's study."""
     connection: Connection = Connection(int(os.environ.pop(SOCKET_VARIABLE)))
-    torch.set_num_threads(1)
+    one_thread()
     allow_imports(*map(Path, connection.recv()))
     study = connection.recv()
     _serve(connection, (study, build(study)))

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, TranscriptError
+from secfed.records.chain_file import ChainFile
 from secfed.records.roster_file import ROSTER_FILE
 from secfed.runs.run_report import RunReport
 from secfed.storage.atomic import write_atomic
@@ -51,6 +52,20 @@ def site_of(folder: Path) -> str:
 def ledger_file(folder: Path, dataset: str) -> Path:
     """The ledger of one data set in a site's folder; any name gives one plain file name."""
     return folder / f"ledger-{_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', dataset)}.jsonl"
+
+
+def is_unfinished(out: Path, study_id: str) -> bool:
+    """Whether a simulation of this study was killed there: begun, without an end, and run by nobody now."""
+    transcript = out / TRANSCRIPT_FILE
+    if (out / RUN_FILE).exists():
+        return False
+    try:
+        with transcript.open("rb") as stream:
+            opened, settings = (json.loads(stream.readline())["body"] for _ in range(2))
+        with ChainFile(transcript, synced=False):  # nobody else is writing
+            return opened["study"] == study_id and settings.get("simulated") is True
+    except (OSError, ValueError, KeyError, TypeError, TranscriptError):
+        return False
 
 
 def prepare(out: Path, *, overwrite: bool) -> None:

@@ -9,6 +9,7 @@ seed can undo the rounding: never outside simulation.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,8 +18,9 @@ from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
 from secfed.engine.choice import open_engine
-from secfed.engine.interface import torch_threads
+from secfed.engine.interface import single_threaded
 from secfed.engine.options import EngineOptions
+from secfed.engine.pool import link_errors
 from secfed.errors import ConfigError, RoundAborted
 from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.records.chain_file import verify_file
@@ -59,10 +61,11 @@ def simulate(
         ConfigError: a drop or budget names an unknown site, privacy that the study cannot have, or a
             ``model.start`` that it cannot begin with; an engine that is not there.
         RoundAborted: not one sum came about.
+        LinkError: the engine ended.
     """
     observer = SilentObserver() if observer is None else observer
-    with ExitStack() as stack:
-        stack.enter_context(torch_threads(1))
+    with link_errors(), ExitStack() as stack:
+        stack.enter_context(single_threaded())
         built = build(study)
         names = tuple(sorted(build_data(study).sites))
         _check_drops(study, drops, names)
@@ -72,7 +75,11 @@ def simulate(
         working = open_engine(options, study, built, study_id=terms.study_id, sites=len(names))
         stack.callback(working.close)
         parties = open_consortium(terms, working, out, budgets or {}, stack)
-        carrier = SimulatedTransport(drops, observer, parties.log, working.workers)
+        # The ciphers of masked protection let go of Python's lock; nothing else would gain by threads.
+        threads = min(working.workers, os.cpu_count() or 1) if study.protection.name == "masked" else 1
+        carrier = SimulatedTransport(
+            drops, observer, parties.log, workers=working.workers, protecting=threads
+        )
         run = parties.connect(carrier, stack)
         progress = Progress(study.rounds, observer)
         observer.started(study.name, names, study.rounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from secfed.crypto.codec import Buffer
 from secfed.errors import SecfedError
@@ -16,19 +17,32 @@ from secfed.wire.refusal_codes import outgoing
 from secfed.wire.stages import STAGES
 from secfed.wire.transport import InProcessTransport, OnReply
 
+_WAITING: Final = 4  # sites per worker that are ready to train
 _ORDER = {stage: index for index, stage in enumerate(("keys", *STAGES, "result"))}
 
 
 class SimulatedTransport:
     """``ask`` of a simulation: an in-process link with planned dropouts that measures what it carries.
 
+    Args:
+        workers: sites that train at a time.
+        protecting: sites that protect what they add at a time.
+
     Attributes:
         gave_up: the first site that refused or could not do its own work, and why; None so far. Only a
             simulation knows: there all sites belong to whoever runs it.
     """
 
-    def __init__(self, drops: Sequence[Dropout], observer: Observer, log: Log, workers: int = 1) -> None:
-        self._workers = workers
+    def __init__(
+        self,
+        drops: Sequence[Dropout],
+        observer: Observer,
+        log: Log,
+        *,
+        workers: int = 1,
+        protecting: int = 1,
+    ) -> None:
+        self._workers, self._protecting = workers, protecting
         self._link = InProcessTransport({}, self._refused)
         self._drops, self._observer, self._log = drops, observer, log
         self.gave_up: tuple[SiteId, SecfedError] | None = None
@@ -73,7 +87,11 @@ class SimulatedTransport:
 
         self._observer.stage(self.round, "", stage, 0, len(requests))
         start = time.perf_counter()
-        self._link.ask(left, 0.0, timed, workers=self._workers if stage == "train" else 1)
+        # What trains is elsewhere, and answers in a word; what protects is here, and its answers are large.
+        # Some sites wait for a worker, so that each gets one that has its program.
+        training = self._workers if self._workers == 1 else _WAITING * self._workers
+        workers, ahead = (training, None) if stage == "train" else (self._protecting, self._protecting)
+        self._link.ask(left, 0.0, timed, workers=workers, ahead=ahead)
         wall = time.perf_counter() - start
         at_sites = self._link.site_seconds
         self.seconds["train" if stage == "train" else "protect"] += at_sites

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from secfed.crypto.codec import Buffer
@@ -57,10 +58,12 @@ class InProcessTransport:
         on_reply: OnReply,
         *,
         workers: int = 1,
+        ahead: int | None = None,
     ) -> None:
         """See :class:`Transport`; nothing can be late in one process.
 
-        With several ``workers`` so many sites are called at a time; replies are handed over in order.
+        With several ``workers`` so many sites are called at a time; replies are handed over in order. At most
+        ``ahead`` replies wait for the one before them; None for any number.
         """
         self.site_seconds = 0.0
         if workers == 1:
@@ -69,10 +72,21 @@ class InProcessTransport:
         start = time.perf_counter()
         pool = ThreadPoolExecutor(workers)
         try:
-            self._hand_over(requests, pool.map(self._call, requests.items()), on_reply)
+            self._hand_over(requests, self._called(pool, requests, ahead), on_reply)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # an error does not wait for what others do
         self.site_seconds = time.perf_counter() - start
+
+    def _called(
+        self, pool: ThreadPoolExecutor, requests: Mapping[SiteId, Buffer], ahead: int | None
+    ) -> Iterator[_Outcome]:
+        begun: deque[Future[_Outcome]] = deque()
+        for request in requests.items():
+            begun.append(pool.submit(self._call, request))
+            if ahead is not None and len(begun) > ahead:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
 
     def _hand_over(
         self, requests: Mapping[SiteId, Buffer], outcomes: Iterable[_Outcome], on_reply: OnReply
@@ -85,7 +99,7 @@ class InProcessTransport:
                 continue
             self.bytes_up[site] = self.bytes_up.get(site, 0) + len(reply)
             on_reply(site, reply)
-            del reply  # where one site is called after the other, at most one upload is alive at a time
+            del reply  # an upload is as large as the model: few should be alive at a time
 
     def _call(self, asked: tuple[SiteId, Buffer]) -> _Outcome:
         site, request = asked

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.algorithms.data import bundled
 from secfed.algorithms.data.multiview.base import MultiviewData, ViewRecords
 from secfed.algorithms.data.multiview.options import DigitsViewsOptions
 from secfed.algorithms.data.multiview.sets import pooled
@@ -85,10 +86,8 @@ _VIEWS: Final[Mapping[str, tuple[Callable[[Images], Images], int]]] = {  # how i
 
 
 def _load(views: tuple[str, ...]) -> ViewRecords:
-    from sklearn.datasets import load_digits  # a slow import that only this data set needs
-
-    stored = load_digits()
-    images, digits = stored.images / 16.0, stored.target.astype(np.int64)
+    images, digits = bundled.digits()
+    images = images / 16.0
     members = image_of_record(digits, len(views))
     shown = zip(views, members, strict=True)
     read = tuple(_VIEWS[view][0](images[rows]).astype(np.float32) for view, rows in shown)

@@ -26,6 +26,8 @@ class Engine:
 
     report: RunReport
     fails: Callable[[], None] = lambda: None
+    name: str = "s"
+    digest: Callable[[], bytes] = lambda: bytes(32)
     asked: Any = None
     model: Any = field(default_factory=lambda: SimpleNamespace(start=None))
 

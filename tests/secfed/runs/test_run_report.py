@@ -15,10 +15,19 @@ from hypothesis import strategies as st
 
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import ConfigError, RosterError
+from secfed.records.chain_file import ChainFile
 from secfed.records.roster_file import read_roster, write_roster
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.figures import write_figures
-from secfed.runs.run_folder import prepare, run_json, site_folder, site_of, sites_folder, write_run
+from secfed.runs.run_folder import (
+    is_unfinished,
+    prepare,
+    run_json,
+    site_folder,
+    site_of,
+    sites_folder,
+    write_run,
+)
 from secfed.runs.run_report import (
     Comparison,
     ComparisonRow,
@@ -201,6 +210,24 @@ class TestFolder:
         with pytest.raises(ConfigError, match="holds none"):
             prepare(tmp_path, overwrite=True)
         assert (tmp_path / "figures" / "holiday.svg").exists()
+
+    def test_a_run_that_was_killed_is_known_by_its_study_and_only_where_it_was_simulated(
+        self, tmp_path: Path
+    ) -> None:
+        def written(**settings: object) -> bool:
+            bodies = ({"study": "one"}, settings)
+            lines = "".join(json.dumps({"body": body}) + "\n" for body in bodies)
+            (tmp_path / "transcript.jsonl").write_text(lines)
+            return is_unfinished(tmp_path, "one")
+
+        assert not is_unfinished(tmp_path, "one")
+        assert not written()  # of an aggregator
+        assert written(simulated=True)
+        assert not is_unfinished(tmp_path, "another")
+        with ChainFile(tmp_path / "transcript.jsonl"):
+            assert not is_unfinished(tmp_path, "one")
+        write(tmp_path, "run.json")
+        assert not is_unfinished(tmp_path, "one")
 
     def test_a_file_is_not_a_folder(self, tmp_path: Path) -> None:
         write(tmp_path, "file")
