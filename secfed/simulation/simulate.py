@@ -83,6 +83,8 @@ def simulate(
             report = carrier.report(outcome, time.perf_counter() - clock)
             progress.add(report, outcome, parties.server_program().metrics())
             carrier.start_round(outcome.round + 1)
+            for site in parties.sites.values():
+                site.rest()
             clock = time.perf_counter()
 
         run.run(finished)
