@@ -17,7 +17,6 @@ from secfed.algorithms.data.prepare import (
     PreparedSites,
     scaled_by_ranges,
 )
-
 from secfed.algorithms.framework.randomness import numpy_generator
 
 Divide = Callable[[PreparedRecords, np.random.Generator], Partition]

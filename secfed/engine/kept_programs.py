@@ -1,8 +1,8 @@
 """Site programs that are made when they are needed: a simulation of a thousand hospitals holds a few dozen.
 
-A program has a model and one site's records. What it keeps between rounds (:meth:`SiteProgram.save`) is little,
-and is all that stays of one that is put away. Nothing else may matter: the agent of a hospital goes on from
-it after a restart, and a worker that replaces another does.
+A program has a model and one site's records. What it keeps between rounds (:meth:`SiteProgram.save`) is
+little, and is all that stays of one that is put away. Nothing else may matter: the agent of a hospital goes
+on from it after a restart, and a worker that replaces another does.
 """
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ def open_consortium(
     )
     # Sums with noise have bounds of their own.
     watch = Stage() if isinstance(terms.algorithm, NoisedAlgorithm) else parties.clipped
-    limits, journal = limits_of(study, len(names)), Journal()  # one for all: a database for each is a thousand
+    limits = limits_of(study, len(names))
+    journal = Journal()  # one for all sites: there may be a thousand
     stack.callback(journal.close)
     for name, identity in identities.items():
         failures = parties.failures[name] = []

@@ -1,4 +1,4 @@
-"""A bounded number of site programs, however many sites: the same results, and nothing of the others stays."""
+"""A bounded number of site programs, however many sites: the same results, and nothing else stays."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from secfed.engine.options import EngineOptions
 from secfed.errors import DataError
 from secfed.records.chain_file import BriefChainFile
 from secfed.simulation import parties
+from secfed.study.build import build
 from tests.secfed.engine.test_engines import CASES, FORKS, _run, _study
 from tests.secfed.engine.test_pool import Counters, _add
 from tests.secfed.privacy_case import study as private_study
 
 MORE = {
     "models of the sites' own": _study("ditto", "local_epochs = 1"),
-    "noise in sums over records": private_study("record", protection="masked", privacy='noise = "sum"').replace(
-        "algorithm", {"name": "fedsgd", "learning_rate": 0.5, "records": 400, "weighting": "equal"}
-    ),
+    "noise in sums over records": private_study(
+        "record", protection="masked", privacy='noise = "sum"'
+    ).replace("algorithm", {"name": "fedsgd", "learning_rate": 0.5, "records": 400, "weighting": "equal"}),
 }
 
 
@@ -71,14 +72,13 @@ class Counter(SiteProgram):
         self.count = int(state["count"])
 
 
-def test_no_more_programs_than_are_kept_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_programs_than_are_kept_are_there() -> None:
     kept = KeptPrograms(2)
     programs = [MadeWhenNeeded(f"site-{n}", Counter, kept, 0) for n in range(5)]
-    exchange = _study().protection  # never looked at
-    exchange = type("Named", (), {"name": "update"})()  # type: ignore[assignment]
+    exchange = build(_study()).exchanges(1)[0]
     for wanted in (1, 2, 3):
         for program in programs:
-            assert program.contribute(1, exchange, {}) == {"count": wanted}  # type: ignore[arg-type]
+            assert program.contribute(1, exchange, {}) == {"count": wanted}
     gc.collect()
     assert Counter.alive == 2
 

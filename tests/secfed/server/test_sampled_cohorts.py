@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,8 @@ def test_a_cohort_with_one_site_exchanged_comes_to_no_sum_with_it(
     drawn = cohorts(chosen, 1)[0]
     stranger = next(site for site in SITES if site not in drawn)
     other_members(monkeypatch, (*drawn[1:], stranger))
-    try:
+    with suppress(RoundAborted):  # the closing evaluation can come to no sum either
         run(chosen, tmp_path)
-    except RoundAborted:
-        pass
     for body in recorded(tmp_path, "summed"):
         assert body["round"] != 1 or stranger not in body["survivors"]
 
