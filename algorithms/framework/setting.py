@@ -79,7 +79,7 @@ class Setting:
 
         Security: drawn from all sites of the study, by its digest and the number of the round. Sites refuse
         anybody else in a sum (38), so an aggregator that runs a study has no choice; its author had
-        (docs/adr/028).
+        (docs/adr/031).
         """
         drawn = self.study.protection.sites_per_round
         if drawn is None:
