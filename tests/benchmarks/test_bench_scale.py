@@ -39,8 +39,10 @@ def test_page_and_figure_are_drawn_from_the_file(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(made, name, tmp_path / file)
     made.draw()
     page = (tmp_path / "scale.md").read_text()
-    assert page.startswith("above") and page.endswith("below\n")
-    assert "old" not in page and "| 100 | 100 | 100,000 | processes |" in page
+    assert page.startswith("above")
+    assert page.endswith("below\n")
+    assert "old" not in page
+    assert "| 100 | 100 | 100,000 | processes |" in page
     assert (tmp_path / "scale.svg").stat().st_size > 1000
 
 

@@ -1,4 +1,4 @@
-"""``protection.sites_per_round`` between machines: agents that a round does not draw wait, and learn nothing."""
+"""``protection.sites_per_round`` between machines: agents that a round does not draw only wait."""
 
 from __future__ import annotations
 
