@@ -47,6 +47,8 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     """
     initialised = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = [torch.cuda.current_device()] if initialised else []
+    # torch.manual_seed keeps the call's stack until the device is used: for ever where there is none.
+    manual_seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive_seed(seed, *purpose))
+        manual_seed(derive_seed(seed, *purpose))
         yield

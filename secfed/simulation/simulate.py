@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
+from secfed.crypto.identity import remembered_signatures
 from secfed.engine.choice import open_engine
 from secfed.engine.interface import torch_threads
 from secfed.engine.options import EngineOptions
@@ -63,6 +64,7 @@ def simulate(
     observer = SilentObserver() if observer is None else observer
     with ExitStack() as stack:
         stack.enter_context(torch_threads(1))
+        stack.enter_context(remembered_signatures())
         built = build(study)
         names = tuple(sorted(build_data(study).sites))
         _check_drops(study, drops, names)
