@@ -29,13 +29,16 @@ MEASURED: Final = sections.ROOT / "docs" / "results" / "scale.json"
 FIGURE: Final = sections.FIGURES / "scale.svg"
 MOST: Final = 100  # sites that a round asks at most
 RECORDS: Final = 100  # of every site
-LARGE, SMALL = [300, 300], [100, 50]  # hidden layers: 103 210 and 8 860 parameters
+# Hidden layers: 103 210 parameters; 8 860 and 4 088 010 tell apart what grows with what.
+LARGE, SMALL, HUGE = [300, 300], [100, 50], [2000, 2000]
 ROWS: Final = (
     *((sites, "inline", LARGE) for sites in (10, 100, 1000)),
     *((sites, "processes", LARGE) for sites in (10, 100, 1000)),
     *((sites, "inline", SMALL) for sites in (10, 100)),
+    *((sites, "inline", HUGE) for sites in (10, 30)),
 )
 QUICK_ROWS: Final = ((10, "inline", SMALL), (10, "processes", SMALL), (120, "inline", SMALL))
+_ENOUGH: Final = 7  # rows with CPU seconds: fewer do not tell the terms of the model apart
 # Sites that a round asks, and parameters: too much for the table above.
 BEYOND: Final = ((100, 10**6), (100, 10**7), (300, 10**5), (1000, 10**5), (1000, 10**6))
 
@@ -47,15 +50,14 @@ def measure(sites: int, engine: str, rounds: int, hidden: list[int]) -> dict[str
     from secfed.simulation.simulate import simulate
     from secfed.study.study import Study
 
-    cpu = [0.0]
+    cpu: dict[int, float] = {}  # by the round that had just ended
 
     class Clock(SilentObserver):
         def started(self, *_: Any) -> None:
             cpu[0] = time.process_time()
 
         def round_finished(self, report: RoundReport) -> None:
-            del report
-            cpu.append(time.process_time())
+            cpu.setdefault(report.round, time.process_time())  # told again once its metrics are known
 
     study = Study.load(EXAMPLE).replace("protection.sites_per_round", None)
     for key, value in {
@@ -81,7 +83,7 @@ def measure(sites: int, engine: str, rounds: int, hidden: list[int]) -> dict[str
         "rounds": rounds,
         "round_s": statistics.median(one.busy_s for one in later),
         "train_s": statistics.median(one.seconds["train"] for one in later),
-        "driver_cpu_s": statistics.median(np.diff(cpu)[-len(later) :]),
+        "driver_cpu_s": statistics.median(np.diff(list(cpu.values()))[-len(later) :]),
         "total_s": total_s,
         "driver_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "worker_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
@@ -103,7 +105,7 @@ def modelled(rows: list[dict[str, Any]]) -> list[tuple[int, int, float]]:
     """Seconds of one processor that a round takes, for larger cohorts and models than were measured."""
     from scipy.optimize import nnls
 
-    known = [row for row in rows if row["engine"] == "inline"]
+    known = [row for row in rows if row["engine"] == "inline" and row["driver_cpu_s"]]
     seconds = np.array([row["driver_cpu_s"] for row in known])
     terms = np.array([_terms(row["asked"], row["parameters"]) for row in known])
     scale = terms.max(axis=0)  # relative errors count, in terms of like size
@@ -123,7 +125,7 @@ def _tables(rows: list[dict[str, Any]], machine: str) -> str:
             row["engine"],
             f"{row['round_s']:.1f}",
             f"{row['train_s']:.1f}",
-            f"{row['driver_cpu_s']:.1f}",
+            f"{row['driver_cpu_s']:.1f}" if row["driver_cpu_s"] else "",
             f"{row['driver_mib']:.0f}",
             f"{row['worker_mib']:.0f}" if row["engine"] == "processes" else "",
             f"{row['up_bytes'] / 1e6:.2f}",
@@ -135,18 +137,16 @@ def _tables(rows: list[dict[str, Any]], machine: str) -> str:
         *("hospitals", "asked in a round", "parameters", "engine", "round, s", "of it training, s"),
         *("driver's CPU, s", "driver, MiB", "worker, MiB", "up, MB a site", "down, MB a site"),
     ]
-    beyond = [[f"{k:,}", f"{d:,}", f"{seconds:,.0f}"] for k, d, seconds in modelled(rows)]
-    return "\n\n".join(
-        [
-            f"Measured by `python benchmarks/bench_scale.py`. {machine}",
-            sections.table(heads, shown),
+    parts = [f"Measured by `python benchmarks/bench_scale.py`. {machine}", sections.table(heads, shown)]
+    if len([row for row in rows if row["engine"] == "inline" and row["driver_cpu_s"]]) >= _ENOUGH:
+        beyond = [[f"{k:,}", f"{d:,}", f"{seconds:,.0f}"] for k, d, seconds in modelled(rows)]
+        parts += [
             "Modelled, not measured: CPU seconds of one round in one process, "
             "k (a + b d) + k² (c + e d) for k hospitals asked and d parameters, fitted to the driver's CPU "
             "seconds of the rows with engine inline.",
             sections.table(["asked in a round", "parameters", "CPU, s"], beyond),
-            "![seconds of a round over hospitals, and memory](figures/scale.svg)",
         ]
-    )
+    return "\n\n".join([*parts, "![seconds of a round over hospitals, and memory](figures/scale.svg)"])
 
 
 def _figure(rows: list[dict[str, Any]]) -> None:
