@@ -18,6 +18,7 @@ from secfed.algorithms.data.prepare import (
     PreparedSites,
     scaled_by_ranges,
 )
+from secfed.algorithms.framework.randomness import numpy_generator
 
 Divide = Callable[[PreparedRecords, np.random.Generator], Partition]
 
@@ -47,6 +48,15 @@ class DigitsOptions(PoolOptions):
         default=False,
         description="true (scale by each site's own statistics) or false; pixels are on a public scale",
     )
+
+
+class MixtureOptions(PoolOptions):
+    """Options of ``mixture``."""
+
+    standardize: bool = Field(default=False, description="true (by each site's own statistics) or false")
+    records: int = Field(default=1000, ge=1, le=10_000_000, description="the number of records of all sites")
+    features: int = Field(default=32, ge=1, le=10_000, description="the number of features of a record")
+    classes: int = Field(default=10, ge=2, le=1000, description="the number of classes, at least 2")
 
 
 class PooledData(PreparedSites):
@@ -111,3 +121,17 @@ def digits(options: DigitsOptions, seed: int) -> PooledData:
     Source: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits (test part), UCI, 1998.
     """
     return _pooled(options, seed, _load_digits, (1, 8, 8), 10)
+
+
+def mixture(options: MixtureOptions, seed: int) -> PooledData:
+    """Records around one random centre for each class, all of spread 1: generated, as many as are wanted."""
+    shape = (options.features,)
+
+    def load() -> PreparedRecords:
+        rng = numpy_generator(seed, "mixture")
+        centres = rng.standard_normal((options.classes, options.features), dtype=np.float32)
+        y = rng.integers(options.classes, size=options.records)
+        x = rng.standard_normal((options.records, options.features), dtype=np.float32)
+        return PreparedRecords(np.add(x, centres[y], out=x), y)
+
+    return _pooled(options, seed, load, shape, options.classes)

@@ -65,6 +65,7 @@ class WeightedPlan(Algorithm):
 
     options_type = FedAvgOptions
     warm_start = True
+    samples_sites = True
     shares_state: ClassVar[bool] = False  # whether sites receive server_state with the model
     personal: ClassVar[bool] = False  # whether a site uses another model, which personalise makes
 
@@ -89,9 +90,10 @@ class WeightedPlan(Algorithm):
         self._metrics = "unprotected" if privacy is None else privacy.metrics
         self._noise_in_sum = privacy is not None and privacy.in_sum
         every_round = self._metrics == "unprotected" and not self._noise_in_sum
-        update = Layout((*self._update_fields(), *self._evaluation(every_round)), sites=len(setting.sites))
+        most = setting.sites_in_a_sum
+        update = Layout((*self._update_fields(), *self._evaluation(every_round)), sites=most)
         self._update = Exchange(UPDATE, _EVERYONE, update)
-        evaluation = Layout(self._evaluation(True), sites=len(setting.sites))
+        evaluation = Layout(self._evaluation(True), sites=most)
         self._evaluate = Exchange(EVALUATE, _EVERYONE, evaluation)
 
     # --- what an algorithm writes ---
@@ -211,6 +213,11 @@ class WeightedPlan(Algorithm):
         # Noise in the sum covers a whole exchange, so what leaves without noise has one of its own.
         now = self._noise_in_sum and self._metrics == "unprotected" and self.evaluates(round_number)
         return (*(evaluate if now else ()), self._update)
+
+    def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
+        """All sites, or those drawn for the round."""
+        del exchange
+        return self.setting.cohort(round_number, sites)
 
     def evaluates(self, round_number: int) -> bool:
         """Whether the model that a round begins with is evaluated, where that is an exchange of its own."""

@@ -212,6 +212,7 @@ class Algorithm(ABC):
     private_units: ClassVar[tuple[str, ...]] = ("site",)
     summed_units: ClassVar[tuple[str, ...]] = ()  # under noise = "sum": those that unit_bound holds for
     warm_start: ClassVar[bool] = False  # from a file; model_in and ServerProgram.begin are then its own
+    samples_sites: ClassVar[bool] = False  # members() asks Setting.cohort() who is drawn for a round
 
     @abstractmethod
     def exchanges(self, round_number: int) -> Sequence[Exchange]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from torch import nn
 
 from secfed.algorithms.framework.datasets import FederatedData, LabelledData, SiteId
+from secfed.crypto import labels
+from secfed.crypto.codec import digest
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ class StudySettings(Protocol):
     @property
     def seed(self) -> int:
         """Seed of what all parties draw alike; protects nothing."""
+
+    def digest(self) -> bytes:
+        """Names the study and all of its settings; 32 bytes."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,30 @@ class Setting:
         """All sites of the study."""
         return self.data.sites
 
+    def cohort(self, round_number: int, sites: Sequence[SiteId]) -> tuple[SiteId, ...]:
+        """Those of ``sites`` that a round asks: all, or those drawn for it by ``protection.sites_per_round``.
+
+        Every exchange of a round asks the same sites, the closing evaluation those of its own round.
+
+        Security: drawn from all sites of the study, by its digest and the number of the round. Sites refuse
+        anybody else in a sum (38), so an aggregator that runs a study has no choice; its author had
+        (docs/adr/031).
+        """
+        drawn = self.study.protection.sites_per_round
+        if drawn is None:
+            return tuple(sites)
+        chosen = _drawn(self._study_digest, round_number, self.sites, drawn)
+        return tuple(site for site in sites if site in chosen)
+
+    @property
+    def sites_in_a_sum(self) -> int:
+        """The most sites that are ever in one sum."""
+        return self.study.protection.asked_of(len(self.sites))
+
+    @cached_property
+    def _study_digest(self) -> bytes:
+        return self.study.digest()
+
     def labelled(self) -> LabelledData:
         """The data set, for algorithms that train classifiers."""
         if not isinstance(self.data, LabelledData):
@@ -75,3 +105,13 @@ class Setting:
                 remedy="give it sites, input_shape, classes and site(); see LabelledData",
             )
         return self.data
+
+
+@lru_cache(maxsize=64)  # all parties of a simulation ask for the same few rounds
+def _drawn(study: bytes, round_number: int, sites: tuple[SiteId, ...], count: int) -> frozenset[SiteId]:
+    """The sites with the smallest hashes: every set of ``count`` is equally likely, on any machine alike."""
+
+    def ticket(site: SiteId) -> bytes:
+        return digest(labels.SAMPLED_COHORT, study, round_number.to_bytes(4, "big"), site.encode())
+
+    return frozenset(sorted(sites, key=ticket)[:count])

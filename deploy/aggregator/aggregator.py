@@ -216,7 +216,8 @@ def _check_space(out: Path, needed_bytes: int) -> None:
 
 
 def _quorum(central: CentralStudy, wanted: int | None) -> int:
-    sites, min_cohort = len(central.asked), central.study.protection.min_cohort
+    rules = central.study.protection
+    sites, min_cohort = rules.asked_of(len(central.asked)), rules.min_cohort
     least = max(central.threshold(sites), min_cohort)
     if least > sites:
         raise ConfigError(

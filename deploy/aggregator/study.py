@@ -71,5 +71,6 @@ class CentralStudy:
 
     def threshold(self, cohort: int) -> int:
         """Answers that a cohort needs which lacks none of the sites but those that are not asked at all."""
-        members = cohort + len(self.names) - len(self.asked)
-        return threshold(self.study.protection, len(self.roster.sites), cohort, members)
+        rules = self.study.protection
+        members = min(cohort + len(self.names) - len(self.asked), rules.asked_of(len(self.names)))
+        return threshold(rules, len(self.roster.sites), cohort, members)

@@ -290,7 +290,7 @@ def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[V
     answers = asked.min_cohort if asked.traits.free_dropouts else asked.threshold_for(cohort)
     answers = max(answers, asked.threshold or 0)
     if count is not None and asked.max_dropouts is not None:
-        answers = max(answers, count - asked.max_dropouts)
+        answers = max(answers, asked.asked_of(count) - asked.max_dropouts)
     if answers < rules.min_threshold:
         least = f"at least {rules.min_threshold}"
         found.append(Violation("protection.threshold", str(answers), least))

@@ -117,6 +117,10 @@ class UnitSums:
                 remedy="use larger groups, or a part of the records",
             )
 
+    def rest(self) -> None:
+        """Forget the model that was worked on last."""
+        self._checked = self._exact = None
+
     def enter(self, round_number: int, exchange: str) -> None:
         """Say where in the study the next work belongs; the site does, before the algorithm works."""
         self.random = self._random_of(round_number, exchange)

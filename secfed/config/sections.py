@@ -62,6 +62,11 @@ class ProtectionSection(Strict):
         description="how many of the sites that an exchange plans for may be missing in its sum; without it "
         "only min_cohort and threshold count",
     )
+    sites_per_round: int | None = Field(
+        default=None,
+        ge=_LEAST_SITES,
+        description="how many sites, drawn by the study's digest, one round asks; left out, all",
+    )
     colluders: int | None = Field(
         default=None,
         ge=0,
@@ -99,6 +104,12 @@ class ProtectionSection(Strict):
                         f"protection.{key}: has no effect under {self.name} protection",
                         remedy=f'remove it, or set protection.name = "{other}"',
                     )
+        if self.sites_per_round is not None and not self.traits.aggregator_reads_sums:
+            raise ConfigError(
+                f"protection.sites_per_round: under {self.name} protection the sites keep the model, and one "
+                "that the last rounds do not ask would be left with an older one",
+                remedy='set protection.name = "masked", or remove it',
+            )
         return self
 
     @property
@@ -106,9 +117,15 @@ class ProtectionSection(Strict):
         """What follows from the choice of this protection."""
         return TRAITS[self.name]
 
+    def asked_of(self, sites: int) -> int:
+        """How many of so many sites one round asks."""
+        return sites if self.sites_per_round is None else min(sites, self.sites_per_round)
+
     def colluders_for(self, sites: int) -> int:
-        """Colluding sites tolerated in a cohort of ``sites``."""
-        return thresholds.default_colluders(sites) if self.colluders is None else self.colluders
+        """Colluding sites tolerated in a study of ``sites``, or in a cohort of so many."""
+        if self.colluders is not None:
+            return self.colluders
+        return thresholds.default_colluders(self.asked_of(sites))
 
     def tolerated_colluders(self, sites: int) -> int | None:
         """Sites of a cohort of ``sites`` that may collude with the aggregator and still learn only sums.
@@ -120,16 +137,28 @@ class ProtectionSection(Strict):
         return self.colluders_for(sites) if self.traits.aggregator_reads_sums else 0
 
     def threshold_for(self, sites: int) -> int:
-        """Sites of a cohort of ``sites`` that must answer."""
-        return thresholds.default_threshold(sites) if self.threshold is None else self.threshold
+        """Sites that must answer in a study of ``sites``, or in a cohort of so many."""
+        if self.threshold is not None:
+            return self.threshold
+        return thresholds.default_threshold(self.asked_of(sites))
 
     def check_cohort(self, sites: int) -> None:
-        """ConfigError, with the key, if a cohort of this many sites cannot be summed under these rules."""
+        """ConfigError, with the key, if a study of this many sites cannot be summed under these rules."""
         if sites < _LEAST_SITES:
             raise ConfigError(
                 "data.sites: a cohort of one site would reveal that site's update",
                 remedy="a study needs at least two sites, and three unless protection.name is plain",
             )
+        counted, more = "the number of sites", "add sites"
+        if self.sites_per_round is not None:
+            if self.sites_per_round >= sites:
+                raise ConfigError(
+                    f"protection.sites_per_round: {self.sites_per_round} has no effect among {sites} sites",
+                    remedy="remove it, or lower it",
+                )
+            # From here on the sites of one sum count, wherever they come from.
+            sites = self.sites_per_round
+            counted, more = "protection.sites_per_round", "raise protection.sites_per_round"
         least = self.traits.least_cohort
         if self.min_cohort < least:
             raise ConfigError(
@@ -138,14 +167,14 @@ class ProtectionSection(Strict):
             )
         if self.min_cohort > sites:
             raise ConfigError(
-                f"protection.min_cohort: {self.min_cohort} is above the number of sites, {sites}",
-                remedy="lower protection.min_cohort or add sites"
+                f"protection.min_cohort: {self.min_cohort} is above {counted}, {sites}",
+                remedy=f"lower protection.min_cohort or {more}"
                 if sites >= least
-                else f"add sites: a sum under {self.name} protection needs at least {least}",
+                else f"{more}: a sum under {self.name} protection needs at least {least}",
             )
         if self.threshold is not None and self.threshold > sites:
             raise ConfigError(
-                f"protection.threshold: {self.threshold} is above the number of sites, {sites}",
+                f"protection.threshold: {self.threshold} is above {counted}, {sites}",
                 remedy="lower protection.threshold, or leave it out for the default",
             )
         least = max(self.min_cohort, self.threshold or 0)
@@ -165,7 +194,7 @@ class ProtectionSection(Strict):
                 f"sites + colluders, and threshold must be at least {thresholds.FLOOR})",
                 remedy=f"set protection.threshold = {needed}"
                 if needed <= sites
-                else "lower protection.colluders or add sites",
+                else f"lower protection.colluders or {more}",
             )
         # First whether the bits leave room for so many sites, whatever the bound.
         for key, bound in (("bits", 1.0), ("bound", self.bound)):

@@ -11,16 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
 from threadpoolctl import threadpool_limits
 
-from secfed.algorithms.framework.base import Algorithm, ForwardingProgram, SiteProgram
-from secfed.algorithms.framework.randomness import seeded
+from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.dp.ledger.ledger import Ledger
+from secfed.engine.kept_programs import PROGRAMS_KEPT, KeptPrograms, MadeWhenNeeded
 from secfed.site.containment import Alarm
-from secfed.wire.layout import Exchange, State, Summands
 
 
 class Engine(Protocol):
@@ -47,32 +47,19 @@ class Engine(Protocol):
 
 
 class Inline(Engine):
-    """One site after the other, in this process."""
+    """One site after the other, in this process; ``programs`` of them are there at a time."""
 
     workers = 1
 
-    def __init__(self, algorithm: Algorithm, seed: int) -> None:
-        self._algorithm, self._seed = algorithm, seed
+    def __init__(self, algorithm: Algorithm, seed: int, programs: int = PROGRAMS_KEPT) -> None:
+        self._algorithm, self._seed, self._kept = algorithm, seed, KeptPrograms(programs)
 
     def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> SiteProgram:  # noqa: ARG002
         """The algorithm's own; its site contains what fails, and pays."""
-        return _Seeded(self._algorithm.site(site), site, self._seed)
+        return MadeWhenNeeded(site, partial(self._algorithm.site, site), self._kept, self._seed)
 
     def close(self) -> None:
         """Nothing was started."""
-
-
-class _Seeded(ForwardingProgram):
-    """Own code may draw from torch's global generator: the same numbers in whatever process it runs."""
-
-    def __init__(self, program: SiteProgram, site: str, seed: int) -> None:
-        super().__init__(program)
-        self._site, self._seed = site, seed
-
-    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """As the program's."""
-        with seeded(self._seed, "work", self._site, round_number, exchange.name):
-            return self._program.contribute(round_number, exchange, broadcast)
 
 
 @contextmanager

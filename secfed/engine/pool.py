@@ -26,6 +26,7 @@ from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.dp.training.unit_sums import UnitSums
 from secfed.engine.interface import Engine
+from secfed.engine.kept_programs import PROGRAMS_KEPT
 from secfed.engine.wire import DEFECT, Job, Tensors, error_head, raise_error
 from secfed.errors import DataError, LinkError, RangeError, SecfedError, WrongState
 from secfed.site.containment import Alarm, Failure
@@ -90,8 +91,14 @@ class Worker:
     def __init__(self, number: int) -> None:
         self.number = number  # counted from 0
         self.link: Link | None = None
-        self.holds: dict[str, int] = {}  # site -> how many contributions its state there has behind it
+        # site -> how many contributions its state there has behind it; who worked last is last
+        self.holds: dict[str, int] = {}
         self.broadcast = b""  # digest of the state that it has
+
+    def make_room(self, most: int) -> None:
+        """For one more site; it is told to put away the others."""
+        for site in list(self.holds)[: max(0, len(self.holds) + 1 - most)]:
+            del self.holds[site]
 
     def lose(self) -> None:
         """Nothing is known of it any more."""
@@ -106,7 +113,12 @@ class Pool(Engine):
     Args:
         job: of any site; the rest follows from it.
         deadline_s: seconds for one site's work on one exchange; a site that takes longer has dropped out.
+
+    Attributes:
+        programs: how many site programs a worker holds at most.
     """
+
+    programs = PROGRAMS_KEPT
 
     def __init__(self, job: Job, workers: int, deadline_s: float | None) -> None:
         self.job, self.workers, self.deadline_s = job, workers, deadline_s
@@ -255,7 +267,9 @@ class RemoteProgram(SiteProgram):
 
     def _start(self, worker: Worker) -> None:
         job = replace(self._pool.job, site=self._site)
-        reply, _ = self._ask(worker, {"do": "start", "site": self._site, "job": asdict(job)}, self._kept)
+        worker.make_room(self._pool.programs)
+        head = {"do": "start", "site": self._site, "job": asdict(job), "others": list(worker.holds)}
+        reply, _ = self._ask(worker, head, self._kept)
         self._weak_delta = bool(reply["weak_delta"])
         worker.holds[self._site] = self._version
 

@@ -214,6 +214,7 @@ def serve(connection: Connection, built: tuple[Study, Algorithm] | None = None) 
         try:
             what, site = head["do"], head.get("site", "")
             if what == "start":
+                trainers = {one: trainers[one] for one in head.get("others", ()) if one in trainers}
                 trainer = trainers[site] = Trainer(Job(**head["job"]), connection, tensors, built)
                 send(connection, {"do": "started", "unfit": trainer.unfit, "weak_delta": trainer.weak_delta})
             elif what == "broadcast":

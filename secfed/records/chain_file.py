@@ -90,20 +90,27 @@ class ChainFile:
         self._failed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            is_new = not path.exists()
-            descriptor = _open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            self._file = os.fdopen(descriptor, "r+b", buffering=0)
         except OSError as error:
             raise _unreadable(path, error) from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise TranscriptError(
-                f"{path}: another process is writing to it.", remedy="stop that process first"
-            ) from None
+        is_new = not path.exists()
+        self._file = self._opened()
         if is_new and synced:
             sync_folder(path.parent)
+
+    def _opened(self) -> io.FileIO:
+        try:
+            descriptor = _open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            file = io.FileIO(descriptor, "r+b")
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise TranscriptError(
+                f"{self.path}: another process is writing to it.", remedy="stop that process first"
+            ) from None
+        return file
 
     def __enter__(self) -> Self:
         return self
@@ -186,6 +193,41 @@ class ChainFile:
             covered.update(line)
         self.verified = Verified(begin + sum(map(len, lines)), covered.digest(), entries)
         return entries, torn
+
+
+class BriefChainFile(ChainFile):
+    """Open only while it is used: a simulation has more parties than a process may have open files.
+
+    For simulations: nothing is synced, and between two lines another process could write.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, synced=False)
+
+    def append(self, line: bytes) -> None:
+        """As :meth:`ChainFile.append`."""
+        if not self._file.closed:
+            return super().append(line)
+        self._file = self._opened()
+        try:
+            super().append(line)
+        finally:
+            self.close()
+
+    def recover(
+        self,
+        public_bytes: bytes,
+        chain_type: ChainType,
+        *,
+        owner: str,
+        known: Verified | None = None,
+        remedy: str = RESTORE,
+    ) -> tuple[tuple[Entry, ...], bytes]:
+        """As :meth:`ChainFile.recover`; the file is closed afterwards."""
+        try:
+            return super().recover(public_bytes, chain_type, owner=owner, known=known, remedy=remedy)
+        finally:
+            self.close()
 
 
 def _split(data: bytes, begin: int) -> tuple[list[bytes], bytes]:

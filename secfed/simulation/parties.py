@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from secfed.errors import WrongState
 from secfed.pipeline.clip import ClippedShare
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm
 from secfed.pipeline.stage import Stage
-from secfed.records.chain_file import ChainFile
+from secfed.records.chain_file import BriefChainFile, ChainFile
 from secfed.records.roster_file import ROSTER_FILE, write_roster
 from secfed.records.transcript import SETTINGS, Transcript
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, site_folder
@@ -98,10 +98,12 @@ def open_consortium(
         out.mkdir(parents=True, exist_ok=True)
         write_roster(out / ROSTER_FILE, roster)  # first: without it nobody can check a run that was stopped
 
-    def transcript(identity: Identity, folder: Path | None) -> Transcript:
+    def transcript(
+        identity: Identity, folder: Path | None, open_file: Callable[[Path], ChainFile]
+    ) -> Transcript:
         sink = None if folder is None else folder / TRANSCRIPT_FILE
         made = Transcript(
-            identity, study=terms.study_id, roster_digest=roster.digest, sink=sink, open_file=_FILE
+            identity, study=terms.study_id, roster_digest=roster.digest, sink=sink, open_file=open_file
         )
         # Noise from the study's seed protects nobody: whoever reads the record should know.
         made.append(SETTINGS, {**study.settings(len(names)), "simulated": True})
@@ -112,13 +114,19 @@ def open_consortium(
         terms,
         roster,
         aggregator,
-        transcript(aggregator, out),
-        {name: transcript(one, out and site_folder(out, name)) for name, one in identities.items()},
+        transcript(aggregator, out, _FILE),  # locked as long as the run lasts
+        {
+            name: transcript(one, out and site_folder(out, name), BriefChainFile)
+            for name, one in identities.items()
+        },
         start,
         ClippedShare(study.protection.bound),
     )
     # Sums with noise have bounds of their own.
     watch = Stage() if isinstance(terms.algorithm, NoisedAlgorithm) else parties.clipped
+    limits = limits_of(study, len(names))
+    journal = Journal()  # one for all sites: there may be a thousand
+    stack.callback(journal.close)
     for name, identity in identities.items():
         failures = parties.failures[name] = []
         ledger = _ledger(study, identity, site_folder(folder, name), budgets.get(name))
@@ -126,9 +134,9 @@ def open_consortium(
             terms,
             Member(identity, roster),
             engine.program(name, failures.append, ledger),
-            limits=limits_of(study, len(names)),
+            limits=limits,
             draws=Draws.seeded(study.seed, name),
-            store=NullStore(Journal(), terms.study_id),
+            store=NullStore(journal, terms.study_id, f"{name}/"),
             services=Services(
                 parties.logs[name],
                 failures.append,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
+from secfed.crypto.identity import remembered_signatures
 from secfed.engine.choice import open_engine
 from secfed.engine.interface import single_threaded
 from secfed.engine.options import EngineOptions
@@ -66,6 +67,7 @@ def simulate(
     observer = SilentObserver() if observer is None else observer
     with link_errors(), ExitStack() as stack:
         stack.enter_context(single_threaded())
+        stack.enter_context(remembered_signatures())
         built = build(study)
         names = tuple(sorted(build_data(study).sites))
         _check_drops(study, drops, names)
@@ -90,6 +92,8 @@ def simulate(
             report = carrier.report(outcome, time.perf_counter() - clock)
             progress.add(report, outcome, parties.server_program().metrics())
             carrier.start_round(outcome.round + 1)
+            for site in parties.sites.values():
+                site.rest()
             clock = time.perf_counter()
 
         run.run(finished)

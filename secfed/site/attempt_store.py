@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
-from secfed.crypto.attempt import AttemptJournal, Entropy
+from secfed.crypto.attempt import AttemptId, AttemptJournal, Entropy
 from secfed.crypto.codec import Buffer
 from secfed.errors import InconsistentView, Replay
 from secfed.site.attempt_work import Work
@@ -97,10 +98,18 @@ class AttemptStore:
 
 
 class NullStore(AttemptStore):
-    """The memory of a simulated site: which exchange it works on, and nothing on a disk."""
+    """The memory of a simulated site: which exchange it works on, and nothing on a disk.
+
+    Args:
+        site: named where several sites share a journal, for each of which it is then one of its own.
+    """
 
     _here: Place = (-1, -1)
     _broadcast_digest = b""
+
+    def __init__(self, journal: Journal, study: str, site: str = "") -> None:
+        super().__init__(journal, f"{site}{study}")
+        self._site = site
 
     def begin(self, here: Place, broadcast_digest: bytes) -> None:
         """See :class:`AttemptStore`."""
@@ -112,4 +121,21 @@ class NullStore(AttemptStore):
 
     def journal(self, attempt: int) -> AttemptJournal:  # noqa: ARG002
         """The site's journal as it is."""
-        return self._journal
+        return _JournalOf(self._journal, self._site) if self._site else self._journal
+
+
+@dataclass(frozen=True)
+class _JournalOf:
+    """One site's part of a journal that a simulation keeps for all."""
+
+    journal: Journal
+    site: str
+
+    def begin(self, study: str, attempt: AttemptId) -> None:
+        self.journal.begin(f"{self.site}{study}", attempt)
+
+    def uploaded(self, study: str, attempt: AttemptId) -> None:
+        self.journal.uploaded(f"{self.site}{study}", attempt)
+
+    def unmasked(self, study: str, attempt: AttemptId) -> None:
+        self.journal.unmasked(f"{self.site}{study}", attempt)

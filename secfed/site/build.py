@@ -42,11 +42,12 @@ def build_site(
         if ledger is None:
             raise WrongState("a study with [privacy] needs a ledger: nothing works on records unpaid")
         privacy = SitePrivacy(study.privacy, terms.algorithm, ledger, terms.study_id, study.seed, draws)
+    named = frozenset(terms.sites)
     agreement = Agreement(
         terms.study_id,
         terms.algorithm,
         terms.protection,
-        tuple(name for name in member.roster.sites if name in terms.sites),
+        tuple(name for name in member.roster.sites if name in named),
         begins_with=pinned_model(study),
         broadcast_bound=study.protection.broadcast_bound,
     )

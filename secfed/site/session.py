@@ -82,6 +82,10 @@ class Site:
     def close(self) -> None:
         """Stop what runs beside this process."""
 
+    def rest(self) -> None:
+        """Let go of the newest update and its attempt, since the round is over. For simulations."""
+        self._session, self._local.pending = None, None
+
     def handle(self, frame: Buffer) -> Buffer:
         """Answer one frame.
 

@@ -57,7 +57,7 @@ class Terms:
         """The study's."""
         return make_protection(self.study.protection, self.algorithm, self.study.rounds, self.sites)
 
-    @property
+    @cached_property
     def study_id(self) -> str:
         """Name and digest."""
         return study_id(self.study)

@@ -38,6 +38,12 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     known = not isinstance(study.data, DataOptions) or study.data.names_patients
     if hides is Adjacency.REPLACE_PATIENT and not known:
         raise no_patients()  # a user's own data set is asked when a site plans its work
+    if study.protection.sites_per_round is not None and not algorithm.samples_sites:
+        raise ConfigError(
+            f"protection.sites_per_round: {study.algorithm.name} says by itself which sites a round asks",
+            remedy="remove it (fmcsc and fedcola have algorithm.participation), or use fedavg or one of its "
+            "kind; your own sets samples_sites, see secfed.algorithms.framework.base",
+        )
     if study.model.start is not None and not algorithm.warm_start:
         raise ConfigError(
             f"model.start: {study.algorithm.name} cannot begin with a model from a file",

@@ -24,6 +24,7 @@ def limits_of(study: Study, sites: int) -> SiteLimits:
         min_cohort=rules.min_cohort,
         min_threshold=least,
         max_dropouts=rules.max_dropouts,
-        colluders=rules.colluders,
+        # None leaves it to the roster, which says nothing about a cohort drawn from it.
+        colluders=rules.colluders if rules.sites_per_round is None else rules.colluders_for(sites),
         require_privacy=privacy is not None,
     )

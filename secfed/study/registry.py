@@ -79,6 +79,7 @@ def _bundled(options: type[DataOptions], build: Callable[[Any, int], Any]) -> Re
 DATASETS: Mapping[str, RegistryEntry] = {
     "breast-cancer": _bundled(pool.PoolOptions, pool.breast_cancer),
     "digits": _bundled(pool.DigitsOptions, pool.digits),
+    "mixture": _bundled(pool.MixtureOptions, pool.mixture),
     "csv": RegistryEntry(
         table_options.TableOptions,
         lambda options, seed, folder: table.table_data(options, folder / options.path, seed),

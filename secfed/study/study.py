@@ -130,8 +130,9 @@ class Study(Strict):
             del tables["protection"]["broadcast_bound"]
         if tables["data"].get("patient_key", "") is None:
             del tables["data"]["patient_key"]
-        if self.protection.max_dropouts is None:
-            del tables["protection"]["max_dropouts"]
+        for key in ("max_dropouts", "sites_per_round"):
+            if getattr(self.protection, key) is None:
+                del tables["protection"][key]
         return self._without_later(tables)
 
     def identity(self) -> dict[str, Any]:

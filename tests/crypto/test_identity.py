@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secfed.crypto.identity import MAX_SITES, SIGNATURE_BYTES, Identity, Roster, fingerprint, verify
+from secfed.crypto import identity
+from secfed.crypto.identity import (
+    MAX_SITES,
+    SIGNATURE_BYTES,
+    Identity,
+    Roster,
+    fingerprint,
+    remembered_signatures,
+    verify,
+)
 from secfed.errors import BadSignature, MalformedMessage, RosterError
 
 PUBLISHED = Path(__file__).parents[1] / "vectors" / "published" / "rfc8032_ed25519.json"
@@ -35,11 +45,34 @@ def test_published_vectors_of_rfc_8032() -> None:
     for vector in json.loads(PUBLISHED.read_text())["vectors"]:
         seed, message = bytes.fromhex(vector["seed"]), bytes.fromhex(vector["message"])
         public, signature = bytes.fromhex(vector["public"]), bytes.fromhex(vector["signature"])
-        identity = Identity.from_seed("x", seed)
-        assert identity.public_bytes == public, vector["name"]
-        assert identity.private_bytes() == seed
-        assert identity._identity_key.sign(message) == signature, vector["name"]
+        own = Identity.from_seed("x", seed)
+        assert own.public_bytes == public, vector["name"]
+        assert own.private_bytes() == seed
+        assert own._identity_key.sign(message) == signature, vector["name"]
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+
+
+def test_a_signature_that_was_good_is_good_for_the_same_bytes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[bytes] = []
+    once = identity._verify
+
+    def counted(*of: bytes) -> None:
+        checked.append(of[1])
+        once(*of)
+
+    monkeypatch.setattr(identity, "_verify", counted)
+    monkeypatch.setattr(identity, "_verify_once", lru_cache(counted))
+    signature = ALICE.sign(LABEL, b"part")
+    with remembered_signatures():
+        for _ in range(3):
+            assert _accepts(signature, LABEL, b"part")
+            assert not _accepts(signature, LABEL, b"other")
+            assert not _accepts(signature, LABEL, b"part", by=BOB)
+            assert not _accepts(BOB.sign(LABEL, b"part"), LABEL, b"part")
+        assert checked.count(signature) == 1 + 3 + 3  # what was wrong is checked each time
+    assert _accepts(signature, LABEL, b"part")
+    assert _accepts(signature, LABEL, b"part")
+    assert checked.count(signature) == 7 + 2
 
 
 @given(st.lists(st.binary(max_size=20), max_size=4))

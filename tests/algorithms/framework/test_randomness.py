@@ -31,3 +31,12 @@ def test_seeded_code_leaves_the_global_generator_as_it_was_even_after_an_error()
     with pytest.raises(KeyError):
         fail()
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="calls are kept for the device")
+def test_seeded_code_leaves_nothing_behind_for_a_device_that_is_not_there():
+    before = len(torch.cuda._queued_calls)
+    for number in range(3):
+        with seeded(1, "x", number):
+            torch.rand(1)
+    assert len(torch.cuda._queued_calls) == before

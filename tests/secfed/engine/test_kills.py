@@ -127,7 +127,7 @@ def test_an_engine_that_ended_ends_the_study(monkeypatch: pytest.MonkeyPatch) ->
     from secfed.engine.pool import EngineEnded
     from secfed.errors import LinkError
 
-    def none(_self: Any) -> Any:
+    def none(_self: Any, _number: int) -> Any:
         raise EngineEnded("--engine ray: Ray has ended (RayError)")
 
     def ask(self: Any, head: Any, tensors: Any, timeout_s: float | None) -> Any:
