@@ -90,7 +90,7 @@ def unmask_alone(
     streams = [masks.self_mask(self_seed, -1)]
     victims_own = harvest.rebuild(harvest.mask_secret, victim)
     adverts_digest = next(
-        state.adverts_digest for state in attempt.states[victim] if isinstance(state, AwaitDeliveries)
+        state.dealer.adverts_digest for state in attempt.states[victim] if isinstance(state, AwaitDeliveries)
     )
     for peer in sharing:
         if peer == victim:

@@ -10,6 +10,7 @@ from secfed.config.protections import TRAITS, ProtectionName, ProtectionTraits
 from secfed.config.schema import OPERATIONAL, Strict
 from secfed.crypto import thresholds
 from secfed.crypto.fixedpoint import FixedPoint
+from secfed.crypto.masked.graph import DROPOUT_RATE
 from secfed.errors import ConfigError, RangeError
 
 BROADCAST_BOUND: Final = 1e6  # of every number in a broadcast, where the study names no other
@@ -67,6 +68,16 @@ class ProtectionSection(Strict):
         ge=0,
         description="how many sites may collude with the server; default ceil(n/3) - 1",
     )
+    graph: Literal["complete", "sparse"] = Field(
+        default="complete",
+        description='"complete" or "sparse": fewer masks, for cohorts above a hundred; only for masked',
+    )
+    dropout_rate: float = Field(
+        default=DROPOUT_RATE,
+        ge=0,
+        le=0.5,
+        description="0 to 0.5: the share of sites whose dropping out at random a sparse graph must survive",
+    )
     key_mode: Literal["public", "symmetric"] = Field(
         default="public", description='"public" or "symmetric"; only for encrypted'
     )
@@ -99,6 +110,11 @@ class ProtectionSection(Strict):
                         f"protection.{key}: has no effect under {self.name} protection",
                         remedy=f'remove it, or set protection.name = "{other}"',
                     )
+        if self.graph == "complete" and self.dropout_rate != DROPOUT_RATE:
+            raise ConfigError(
+                "protection.dropout_rate: has no effect in a complete graph",
+                remedy='remove it, or set protection.graph = "sparse"',
+            )
         return self
 
     @property

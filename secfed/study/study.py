@@ -128,6 +128,8 @@ class Study(Strict):
             del tables["protection"]["broadcast_bound"]
         if tables["data"].get("patient_key", "") is None:
             del tables["data"]["patient_key"]
+        if self.protection.graph == "complete":
+            del tables["protection"]["graph"], tables["protection"]["dropout_rate"]
         if self.protection.max_dropouts is None:
             del tables["protection"]["max_dropouts"]
         return tables
