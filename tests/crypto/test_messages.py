@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from secfed.crypto import labels, message_base, sealing, shamir
 from secfed.crypto.codec import Writer
+from secfed.crypto.masked import graph_messages
 from secfed.crypto.messages import (
-    ALL,
     SEALED_SEED_BYTES,
     SEALED_SHARES_BYTES,
     Advert,
@@ -31,10 +31,12 @@ from secfed.crypto.messages import (
     peek_type,
     view_parts,
 )
+from secfed.crypto.messages import ALL as COMPLETE
 from secfed.crypto.record import Record
 from secfed.errors import MalformedMessage, RoundAborted
 from tests.kill import failing
 
+ALL = (*COMPLETE, *graph_messages.ALL)
 NAMES = (
     st.text(max_size=50)
     .filter(lambda name: len(name.encode("utf-8", "replace")) <= 200)
@@ -114,6 +116,12 @@ def test_types_are_numbered_once_and_for_all() -> None:
         "FinalModel": 17,
         "Confirmation": 18,
         "SharingSet": 19,
+        "AdvertDigests": 20,
+        "Choice": 21,
+        "Neighbourhood": 22,
+        "NeighbourSharing": 23,
+        "NeighbourDeliveries": 24,
+        "ProvenUnmaskRequest": 25,
     }
 
 

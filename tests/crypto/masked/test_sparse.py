@@ -13,7 +13,6 @@ import pytest
 from secfed.crypto import labels, shamir
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
-from secfed.crypto.masked import choosing
 from secfed.crypto.masked.choosing import AwaitNeighbourhood
 from secfed.crypto.masked.graph import ATTEMPTS, Holders, SparseGraph
 from secfed.crypto.masked.graph_messages import (
@@ -213,7 +212,6 @@ def _digests(attempt: Attempt, **changes: Any) -> dict[str, AdvertDigests]:
     }
 
 
-@provokes(Refusal.ADVERT_ORDER, Refusal.ADVERT_OUTSIDER, Refusal.OWN_ADVERT, Refusal.TOO_FEW_ADVERTS)
 def test_a_false_list_of_who_advertised() -> None:
     attempt = attempt_of(sparse()).run(until="choose")
     forged = _digests(attempt)
@@ -322,7 +320,6 @@ def test_a_hidden_chooser_gains_the_server_nothing() -> None:
     attempt.refused(hidden, everybody, Refusal.ENVELOPE_STRAY)
 
 
-@provokes(Refusal.ENVELOPE_STRAY, Refusal.ENVELOPE_SIGNATURE)
 def test_envelopes_that_are_not_for_this_site_or_not_signed() -> None:
     attempt = attempt_of(sparse()).run(until="confirm")
     honest = NeighbourDeliveries.decode(attempt.requests[SITE])
@@ -342,7 +339,6 @@ def test_envelopes_that_are_not_for_this_site_or_not_signed() -> None:
         _refused_by_a_copy(attempt, SITE, forged.encode(), refusal)
 
 
-@provokes(Refusal.TOO_FEW_SHARING)
 def test_too_few_of_its_own_holders() -> None:
     attempt = attempt_of(sparse()).run(until="mask")
     holders = peers_of(attempt).holders
@@ -500,4 +496,3 @@ def test_what_a_site_signed_stands_beside_its_shares() -> None:
     state = attempt.states[SITE][-2]
     assert isinstance(state, AwaitSurvivors)
     assert upload.sharing_digest == names_digest(labels.SHARING_DIGEST, state.sharing)
-    assert choosing.draw  # the one place where holders are drawn
