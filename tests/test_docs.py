@@ -206,7 +206,7 @@ def _examples() -> list[Message]:
     digests = (_bytes(15, 32), _bytes(16, 32), _bytes(17, 32), _bytes(18, 64))
     spec = messages.Specification("study-1", 70_000, 3, "update", 2, names, 2, *digests)
     result = messages.Result(_bytes(23, 32), names, _bytes(24, 32), _bytes(25, 64))
-    choice = graph_messages.Choice("west", names[:1], 1, _bytes(38, 64))
+    choice = graph_messages.Choice("west", b"\x01", 1, _bytes(38, 64))
     seed = graph_messages.SeedEnvelope("west", "spital-ä", _bytes(39, 1168), _bytes(40, 64))
     proof = graph_messages.UploadProof("west", _bytes(41, 32), _bytes(42, 64))
     lines = (graph_messages.AdvertDigest("spital-ä", _bytes(43, 32)),)

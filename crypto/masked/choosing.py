@@ -65,12 +65,11 @@ class AwaitAdvertDigests:
         wanted = self.graph.holders(len(spec.cohort), least, own.colluders, len(names))
         others = [name for name in names if name != own.site]
         # Drawn only now: who could be drawn, and with which keys, is fixed and will be signed.
-        drawn = draw(others, wanted.count, own.entropy.below)
-        holders = tuple(name for name in others if name in drawn)
-        choice = Choice(own.site, holders, wanted.threshold)
+        holders = draw(others, wanted.count, own.entropy.below)
+        choice = Choice.of(own.site, holders, wanted.threshold, names)
         choice = signed(choice, own.identity, labels.SIGN_CHOICE, spec.digest, listed.digest)
         dealer = Dealer(own, spec, self.secrets, listed.digest)
-        return AwaitNeighbourhood(dealer, listed, choice), choice.encode()
+        return AwaitNeighbourhood(dealer, listed, holders, wanted.threshold), choice.encode()
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,8 @@ class AwaitNeighbourhood:
 
     dealer: Dealer
     listed: AdvertDigests
-    choice: Choice
+    holders: frozenset[str]
+    threshold: int
     accepts: ClassVar = Neighbourhood
 
     def handle(self, message: Neighbourhood) -> tuple[ClientState, Buffer]:
@@ -93,17 +93,15 @@ class AwaitNeighbourhood:
             public, refusal = own.roster.public(choice.site), Refusal.CHOICE_SIGNATURE
             parts = labels.SIGN_CHOICE, spec.digest, dealer.adverts_digest
             verified(choice, public, *parts, who=choice.site, refusal=refusal)
-            good = ordered_subset(choice.holders, names) and choice.site not in choice.holders
-            if not good or own.site not in choice.holders or not 0 < choice.threshold <= len(choice.holders):
+            if own.site not in choice.names(names):
                 raise Refusal.NEIGHBOURHOOD.refuse(f"the choice of {choice.site}")
-        neighbours = frozenset(self.choice.holders) | frozenset(dealers)
+        neighbours = self.holders | frozenset(dealers)
         expected = tuple(line for line in self.listed.adverts if line.site in neighbours)
         if tuple(advert_digest(advert) for advert in message.adverts) != expected:
             raise Refusal.NEIGHBOURHOOD.refuse("adverts")
         check_adverts(message.adverts, own, spec.digest)
         check_fresh(message.adverts)
-        holders, threshold = frozenset(self.choice.holders), self.choice.threshold
-        peers = Peers(names, neighbours, holders, frozenset(dealers), threshold, sparse=True)
+        peers = Peers(names, neighbours, self.holders, frozenset(dealers), self.threshold, sparse=True)
         dealt = dealer.deal(peers, {advert.site: advert for advert in message.adverts})
         state = AwaitNeighbourDeliveries(dealer, peers, dealt.own_share)
         return state, NeighbourSharing(dealt.envelopes, dealt.seeds).encode()

@@ -12,15 +12,17 @@ Everything else is as in the complete graph (``crypto/messages.py``).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, ClassVar
 
 from secfed.crypto import labels
 from secfed.crypto.codec import digest
+from secfed.crypto.identity import MAX_SITES
 from secfed.crypto.message_base import U16, Digest, Message, Name, Names, Signature
 from secfed.crypto.messages import SEALED_SEED_BYTES, Advert, Envelope, View
-from secfed.crypto.record import Record, fixed
+from secfed.crypto.record import Record, blob, fixed
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,29 @@ class AdvertDigests(Message):
 
 @dataclass(frozen=True)
 class Choice(Message):
-    """Who holds shares of one site's secrets, in roster order, and how many of them rebuild one."""
+    """Who holds shares of one site's secrets, and how many of them rebuild one.
+
+    ``holders`` has one bit for every advertised site, in roster order, the least significant one first.
+    """
 
     TYPE: ClassVar[int] = 21
     site: Name
-    holders: Names
+    holders: Annotated[bytes, blob(-(-MAX_SITES // 8))]
     threshold: U16
     signature: Signature = b""
+
+    @classmethod
+    def of(cls, site: str, holders: Collection[str], threshold: int, advertised: Sequence[str]) -> Choice:
+        """A choice among these sites, unsigned."""
+        bits = sum(1 << at for at, name in enumerate(advertised) if name in holders)
+        return cls(site, bits.to_bytes(-(-len(advertised) // 8), "little"), threshold)
+
+    def names(self, advertised: Sequence[str]) -> tuple[str, ...]:
+        """The holders in roster order; nobody if this is no choice that the site can have made."""
+        bits = int.from_bytes(self.holders, "little")
+        found = tuple(name for at, name in enumerate(advertised) if bits >> at & 1)
+        fits = len(self.holders) == -(-len(advertised) // 8) and not bits >> len(advertised)
+        return found if fits and self.site not in found and 0 < self.threshold <= len(found) else ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ Rabin and Ben-Or 1989, where information checking does it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -53,7 +53,15 @@ class Dealt:
 
     @cached_property
     def _holders(self) -> Mapping[str, frozenset[str]]:
-        return {name: frozenset(choice.holders) for name, choice in (self.choices or {}).items()}
+        advertised = [name for name in self.roster.sites if name in self.adverts]
+        chosen = (self.choices or {}).items()
+        return {name: frozenset(choice.names(advertised)) for name, choice in chosen}
+
+    def can_rebuild(self, dealer: str, left: Collection[str]) -> bool:
+        """Whether these are enough to rebuild a site's secrets; the complete graph counts them elsewhere."""
+        if self.choices is None:
+            return True
+        return len(self._holders[dealer].intersection(left)) >= self.choices[dealer].threshold
 
     def holds(self, holder: str, dealer: str) -> bool:
         """Whether one site holds shares of another's secrets, or of its own."""

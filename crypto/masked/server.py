@@ -110,11 +110,8 @@ class _Choose:
         if choice.site != site:
             raise InconsistentView(f"site {site!r} chose in another site's name")
         self.attempt.check_signed(site, choice, labels.SIGN_CHOICE, self.dealt.adverts_digest)
-        others = tuple(name for name in self.attempt.in_order(self.dealt.adverts) if name != site)
-        if not ordered_subset(choice.holders, others) or not 0 < choice.threshold <= len(choice.holders):
-            raise InconsistentView(
-                f"site {site!r} did not choose its holders among the other advertised sites"
-            )
+        if not choice.names(self.attempt.in_order(self.dealt.adverts)):
+            raise InconsistentView(f"site {site!r} did not choose its holders among the other sites")
         self.choices[site] = choice
 
     def close(self) -> tuple[State, Mapping[str, Buffer]]:
@@ -206,13 +203,7 @@ class _Confirm:
 
     def _recoverable(self, sharing: tuple[str, ...]) -> tuple[str, ...]:
         """Without sites whose secrets too few are left to rebuild: they would refuse, and the sum be lost."""
-        choices = self.dealt.choices
-        if choices is None:
-            return sharing
-        left = frozenset(sharing)
-        kept = tuple(
-            one for one in sharing if len(left.intersection(choices[one].holders)) >= choices[one].threshold
-        )
+        kept = tuple(site for site in sharing if self.dealt.can_rebuild(site, sharing))
         return kept if kept == sharing else self._recoverable(kept)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from secfed.crypto import labels, message_base, sealing, shamir
 from secfed.crypto.codec import Writer
 from secfed.crypto.masked import graph_messages
+from secfed.crypto.messages import ALL as COMPLETE
 from secfed.crypto.messages import (
     SEALED_SEED_BYTES,
     SEALED_SHARES_BYTES,
@@ -31,7 +32,6 @@ from secfed.crypto.messages import (
     peek_type,
     view_parts,
 )
-from secfed.crypto.messages import ALL as COMPLETE
 from secfed.crypto.record import Record
 from secfed.errors import MalformedMessage, RoundAborted
 from tests.kill import failing
@@ -75,6 +75,7 @@ BY_NAME = {
     "seal_key": exactly(sealing.PUBLIC_BYTES),
     "sealed_seed": exactly(SEALED_SEED_BYTES),
     "sealed_shares": exactly(SEALED_SHARES_BYTES),
+    "holders": st.binary(max_size=125),
     "shares": SHARES,
     "model": st.binary(max_size=100).map(memoryview),
 }

@@ -5,7 +5,7 @@ Long constant fields are written as ``{"byte": ..., "count": ...}``.
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from secfed.crypto import labels, sealing
@@ -13,8 +13,8 @@ from secfed.crypto.codec import digest
 from secfed.crypto.masked.graph_messages import (
     AdvertDigests,
     Choice,
-    Neighbourhood,
     NeighbourDeliveries,
+    Neighbourhood,
     NeighbourSharing,
     ProvenUnmaskRequest,
     SeedEnvelope,
@@ -67,7 +67,7 @@ def example_messages() -> dict[str, Any]:
     shares = SelfMaskShare(names[0], _constant(1, 33)), MaskSecretShare(names[1], _constant(2, 33))
     views = tuple(View(name, _constant(8 + index, 64)) for index, name in enumerate(names[:2]))
     vector = bytes(range(1, 8))
-    choice = Choice(names[1], (names[0], names[2]), 2, _constant(19, 64))
+    choice = replace(Choice.of(names[1], (names[0], names[2]), 2, names), signature=_constant(19, 64))
     seed = SeedEnvelope(*names[:2], _constant(20, SEALED_SEED_BYTES), _constant(21, 64))
     return {
         "Specification": spec,

@@ -130,12 +130,12 @@ def test_holders_are_drawn_after_the_advertised_set_is_known() -> None:
     for silent in ("", "hospital-8"):
         attempt = attempt_of(sparse(), silent={silent: "advertise"})
         attempt.run(until="choose")
-        drawn = [s for s in attempt.states[SITE] if hasattr(s, "choice")]
+        drawn = [s for s in attempt.states[SITE] if hasattr(s, "holders")]
         assert not drawn
         attempt.run(until="share")
-        attempts[silent] = attempt.states[SITE][-1].choice  # type: ignore[attr-defined]
+        attempts[silent] = attempt.states[SITE][-1].holders  # type: ignore[attr-defined]
     assert attempts[""] != attempts["hospital-8"]
-    assert "hospital-8" not in attempts["hospital-8"].holders
+    assert "hospital-8" not in attempts["hospital-8"]
 
 
 def test_a_choice_counts_for_one_advertised_set_only() -> None:
@@ -267,7 +267,7 @@ def test_a_forged_neighbourhood() -> None:
     other = next(
         Choice.decode(reply)
         for stage, site, reply in attempt.replies
-        if stage == "choose" and site != SITE and SITE not in Choice.decode(reply).holders
+        if stage == "choose" and site != SITE and SITE not in Choice.decode(reply).names(consortium.names)
     )
     fresh = replace(first, mask_key=adverts[stranger].mask_key)
     parts = labels.SIGN_ADVERT, attempt.spec.digest, fresh.body()
@@ -290,8 +290,9 @@ def test_a_forged_neighbourhood() -> None:
         replace(honest, choices=tuple(sorted((*choices, other), key=lambda c: c.site))),
         replace(honest, choices=(resigned(threshold=0), *choices[1:])),
         replace(honest, choices=(resigned(threshold=9), *choices[1:])),
-        replace(honest, choices=(resigned(holders=(*choices[0].holders, SITE)), *choices[1:])),
-        replace(honest, choices=(resigned(holders=(SITE, "stranger")), *choices[1:])),
+        replace(honest, choices=(resigned(holders=b"\xff\x01"), *choices[1:])),  # itself, too
+        replace(honest, choices=(resigned(holders=choices[0].holders + b"\0"), *choices[1:])),
+        replace(honest, choices=(resigned(holders=b"\x01\xf0", threshold=1), *choices[1:])),
     ):
         _refused_by_a_copy(attempt, SITE, forged.encode(), Refusal.NEIGHBOURHOOD)
     attempt.run()
@@ -307,12 +308,12 @@ def test_a_hidden_chooser_gains_the_server_nothing() -> None:
             return message
         honest = Neighbourhood.decode(message)
         choices = tuple(choice for choice in honest.choices if choice.site != hidden)
-        drawn = base.states[SITE][-1].choice.holders  # type: ignore[attr-defined]
+        drawn = base.states[SITE][-1].holders  # type: ignore[attr-defined]
         left = {choice.site for choice in choices} | set(drawn)
         return Neighbourhood(tuple(a for a in honest.adverts if a.site in left), choices).encode()
 
     attempt = attempt_of(sparse(), down=down).run(until="confirm")
-    if hidden in base.states[SITE][-1].choice.holders:  # type: ignore[attr-defined]
+    if hidden in base.states[SITE][-1].holders:  # type: ignore[attr-defined]
         pytest.skip("this draw made the two each other's holders")
     assert f"server about {SITE}" in attempt.refusals
     attempt.run(until="mask")
@@ -449,16 +450,16 @@ def _share_reply(attempt: Attempt, reply: Buffer, **changes: Any) -> bytes:
     return replace(NeighbourSharing.decode(reply), **changes).encode()
 
 
-@pytest.mark.parametrize("what", ["holders", "order", "self", "threshold", "name", "signature"])
+@pytest.mark.parametrize("what", ["length", "padding", "self", "threshold", "name", "signature"])
 def test_the_server_drops_a_site_whose_choice_is_no_choice(what: str) -> None:
     def up(stage: str, site: str, reply: Buffer) -> Buffer:
         if (stage, site) != ("choose", SITE):
             return reply
         choice = Choice.decode(reply)
         changed = {
-            "holders": {"holders": ("stranger",)},
-            "order": {"holders": choice.holders[::-1]},
-            "self": {"holders": (SITE, *choice.holders)},
+            "length": {"holders": choice.holders + b"\0"},
+            "padding": {"holders": choice.holders[:1] + b"\xff"},
+            "self": {"holders": b"\xff\x01"},
             "threshold": {"threshold": 4},
             "name": {"site": "hospital-1"},
             "signature": {},
