@@ -78,15 +78,15 @@ def peers_of(attempt: Attempt, site: str = SITE) -> Any:
 
 @pytest.mark.parametrize("silent", [None, *STAGES[:-1]])
 def test_the_sum_is_exact_whenever_a_site_falls_silent(silent: str | None) -> None:
-    consortium = sparse(12, graph=Few(count=6, threshold=3), threshold=9)
-    attempt = attempt_of(consortium, silent={} if silent is None else {"hospital-03": silent}).run()
+    consortium = sparse()
+    attempt = attempt_of(consortium, silent={} if silent is None else {"hospital-3": silent}).run()
     gone = silent is not None and STAGES.index(silent) <= STAGES.index("mask")
-    survivors = tuple(name for name in consortium.names if not gone or name != "hospital-03")
+    survivors = tuple(name for name in consortium.names if not gone or name != "hospital-3")
     assert attempt.server.survivors == survivors
     assert as_integers(attempt.server.sums) == consortium.expected(survivors)
     assert not attempt.refusals
-    strangers = set(consortium.names) - {SITE} - peers_of(attempt, "hospital-00").neighbours
-    assert strangers or len(peers_of(attempt, "hospital-00").neighbours) == 11
+    strangers = set(consortium.names) - {SITE} - peers_of(attempt).neighbours
+    assert strangers
 
 
 def test_with_everybody_as_a_holder_three_sites_are_enough() -> None:
@@ -95,7 +95,7 @@ def test_with_everybody_as_a_holder_three_sites_are_enough() -> None:
     assert as_integers(attempt.server.sums) == consortium.expected(consortium.names)
 
 
-@pytest.mark.parametrize("draw", range(12))
+@pytest.mark.parametrize("draw", range(6))
 def test_whoever_drops_at_whatever_stage_the_sum_is_exact_or_given_up(draw: int) -> None:
     generator = np.random.default_rng(draw)
     consortium = sparse()
@@ -446,7 +446,7 @@ def test_the_journal_comes_before_everything_that_leaves() -> None:
 # The server's own checks
 
 
-def _share_reply(attempt: Attempt, reply: Buffer, **changes: Any) -> bytes:
+def _share_reply(reply: Buffer, **changes: Any) -> bytes:
     return replace(NeighbourSharing.decode(reply), **changes).encode()
 
 
@@ -479,11 +479,50 @@ def test_the_server_drops_a_site_that_shares_with_others_than_its_neighbours() -
     def up(stage: str, site: str, reply: Buffer) -> Buffer:
         if (stage, site) != ("share", SITE):
             return reply
-        return _share_reply(attempt, reply, seeds=())
+        return _share_reply(reply, seeds=())
 
     attempt = attempt_of(sparse(), up=up)
     attempt.run(until="confirm")
     assert isinstance(attempt.refusals[f"server about {SITE}"], InconsistentView)
+
+
+@pytest.mark.parametrize("part", ["envelopes", "seeds"])
+def test_a_bad_envelope_ends_the_attempt_before_anything_is_spent(part: str) -> None:
+    """Whether it holds shares or a pair seed only, its recipient says so, and of whom."""
+    accused: list[str] = []
+
+    def up(stage: str, site: str, reply: Buffer) -> Buffer:
+        if (stage, site) != ("share", SITE):
+            return reply
+        sharing = NeighbourSharing.decode(reply)
+        first, *others = getattr(sharing, part)
+        bad = replace(first, sealed_seed=bytes(len(first.sealed_seed)))
+        listed = attempt.states[SITE][-1].dealer.adverts_digest  # type: ignore[attr-defined]
+        parts = bad.LABEL, attempt.spec.digest, listed, bad.body()
+        bad = replace(bad, signature=attempt.consortium.identities[SITE].sign(*parts))
+        accused.append(bad.recipient)
+        return _share_reply(reply, **{part: (bad, *others)})
+
+    attempt = attempt_of(sparse(), up=up)
+    with pytest.raises(RoundAborted, match="nothing was revealed"):
+        attempt.run()
+    assert attempt.server.disputes == ((accused[0], SITE),)
+    assert not attempt.server.spent
+
+
+def test_a_false_share_is_refused_and_its_sender_named() -> None:
+    def up(stage: str, site: str, reply: Buffer) -> Buffer:
+        if (stage, site) != ("unmask", SITE):
+            return reply
+        first, *others = Shares.decode(reply).shares
+        unsigned = Shares((replace(first, share=bytes(33)), *others))
+        parts = labels.SIGN_UNMASK, attempt.spec.digest, unsigned.body()
+        return replace(unsigned, signature=attempt.consortium.identities[SITE].sign(*parts)).encode()
+
+    attempt = attempt_of(sparse(graph=Few(count=4, threshold=2)), up=up)
+    attempt.run()
+    assert list(attempt.refusals) == [f"server about {SITE}"]
+    assert as_integers(attempt.server.sums) == attempt.consortium.expected(attempt.consortium.names)
 
 
 def test_what_a_site_signed_stands_beside_its_shares() -> None:
