@@ -3,7 +3,7 @@
 In the complete graph every site masks towards, and shares its secrets among, all others. In a sparse one each
 site draws ``k`` *holders* at random, after the advertised keys are fixed, shares its secrets among them with
 a threshold of its own, and masks towards them and towards every site that drew it (its *neighbours*). How
-many it needs it computes from numbers of its own, never from any that the server names.
+many it needs it computes from the specification that it accepted and from what it tolerates itself.
 
 Let n sites be asked, c of them collude, and ``least`` be the fewest sites that a sum may have. Suppose the
 server unmasked a sum over a honest sites with a < least - c. Each of these must have tau of its k holders
@@ -53,8 +53,8 @@ class SparseGraph:
     def holders(self, cohort: int, least: int, colluders: int, advertised: int) -> Holders:
         """The fewest holders that a site of this cohort may have, with their threshold.
 
-        ``least`` is the number of survivors that the site insists on. Where nothing less will do, all other
-        sites are holders, and the graph is complete.
+        ``least`` is the fewest survivors that a sum may have. Where nothing less will do, all other sites are
+        holders, and the graph is complete.
         """
         return _fewest(cohort, least, colluders, advertised, self.dropout_rate, SECURITY_BITS)
 
