@@ -59,7 +59,7 @@ def bound_table() -> str:
     head = [
         "n",
         "c",
-        "l",
+        "t",
         "m",
         "`dropout_rate`",
         "k",
@@ -101,7 +101,7 @@ def simulated_table(tries: int = 2000) -> str:
         measured = sum(found(sites, colluders, least, holders, random_) for _ in range(tries)) / tries
         row: list[object] = [sites, colluders, least, holders.count, holders.threshold]
         rows.append([*row, f"{measured:.4f}", f"{bound:.4f}"])
-    return table(["n = m", "c", "l", "k", "τ", f"measured, {tries} graphs", "bound (3)"], rows)
+    return table(["n = m", "c", "t", "k", "τ", f"measured, {tries} graphs", "bound (3)"], rows)
 
 
 def table(head: list[str], rows: list[list[object]]) -> str:

@@ -61,7 +61,7 @@ class AwaitAdvertDigests:
             raise Refusal.OWN_ADVERT.refuse()
         if len(names) < spec.threshold:
             raise Refusal.TOO_FEW_ADVERTS.refuse(f"{len(names)} of {spec.threshold}")
-        # No survivor set is smaller than the threshold, which is at least this site's own minimum (refusal 9).
+        # No survivor set is smaller than the threshold, which is at least this site's own minimum (R9).
         wanted = self.graph.holders(len(spec.cohort), spec.threshold, own.colluders, len(names))
         others = [name for name in names if name != own.site]
         # Drawn only now: who could be drawn, and with which keys, is fixed and will be signed.
