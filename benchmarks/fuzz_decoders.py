@@ -29,6 +29,7 @@ import torch
 from secfed.crypto import sealing, shamir
 from secfed.crypto.codec import Writer
 from secfed.crypto.identity import MAX_NAME_BYTES, PUBLIC_BYTES, SIGNATURE_BYTES, Roster
+from secfed.crypto.masked import graph_messages
 from secfed.crypto.messages import (
     ALL,
     DIGEST_BYTES,
@@ -153,7 +154,7 @@ def targets(seed: int = 0, samples: int = 24) -> dict[str, Target]:
             tuple(_message(kind, random_).encode() for _ in range(samples)),
             lambda message: message.encode(),
         )
-        for kind in ALL
+        for kind in (*ALL, *graph_messages.ALL)
     }
     rosters = tuple(_roster(random_).encode() for _ in range(samples))
     made["Roster"] = Target("Roster", Roster.decode, rosters, lambda roster: roster.encode())

@@ -108,6 +108,7 @@ class Envelope(Record):
     digest hides them without a salt.
     """
 
+    LABEL: ClassVar[bytes] = labels.SIGN_ENVELOPE  # of its signature
     sender: Name
     recipient: Name
     sealed_seed: Annotated[bytes, fixed(SEALED_SEED_BYTES)]

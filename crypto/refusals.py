@@ -92,6 +92,20 @@ class Refusal(Enum):
 
     SUM_TAG = (45, InconsistentView, "the ciphertext is not the sum of the uploads that the result names")
 
+    # In a sparse graph of masks.
+    TOO_MANY_ATTEMPTS = (46, Replay, "a sparse graph is not drawn so often for one exchange")
+    CHOICE_SIGNATURE = (47, BadSignature, "a choice of holders is not signed by its site for this attempt")
+    NEIGHBOURHOOD = (
+        48,
+        InconsistentView,
+        "the neighbourhood is not this site's holders and the sites that chose it, with the keys advertised",
+    )
+    UPLOAD_UNPROVEN = (
+        49,
+        InconsistentView,
+        "a survivor whose share this site holds did not sign its upload for the same sharing set",
+    )
+
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number
         self.error = error

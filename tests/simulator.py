@@ -23,6 +23,7 @@ from secfed.crypto import sealing
 from secfed.crypto.attempt import Entropy, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import Run
+from secfed.crypto.masked.graph import SparseGraph
 from secfed.crypto.masked.states import Closed
 from secfed.crypto.messages import Message, Specification
 from secfed.crypto.refusals import Refusal
@@ -71,8 +72,9 @@ class Consortium(scene.SimulatedConsortium):
         threshold: int | None = None,
         limits: SiteLimits | None = None,
         seed: int = 0,
+        graph: SparseGraph | None = None,
     ) -> None:
-        super().__init__(sites, runs=runs, threshold=threshold, limits=limits, seed=seed)
+        super().__init__(sites, runs=runs, threshold=threshold, limits=limits, seed=seed, graph=graph)
 
     def update(self, generator: np.random.Generator) -> RingVector:
         """Uniform ring integers."""

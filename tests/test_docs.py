@@ -25,6 +25,7 @@ from secfed.crypto.encrypted.bfv_packing import pack_words
 from secfed.crypto.encrypted.server import SUM, UPLOAD, FrameFormat
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run
+from secfed.crypto.masked import graph_messages
 from secfed.crypto.messages import Envelope, MaskSecretShare, Message, SelfMaskShare
 from secfed.crypto.refusals import Refusal
 from secfed.wire.layout import Field, Layout
@@ -32,7 +33,7 @@ from secfed.wire.layout import Field, Layout
 ROOT: Final = Path(__file__).parents[1]
 SECURITY: Final = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 PROTOCOL: Final = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-ALL_MESSAGES: Final = (*messages.ALL, *encrypted_messages.ALL)
+ALL_MESSAGES: Final = (*messages.ALL, *graph_messages.ALL, *encrypted_messages.ALL)
 
 
 def _rows(text: str) -> Iterator[list[str]]:
@@ -205,6 +206,10 @@ def _examples() -> list[Message]:
     digests = (_bytes(15, 32), _bytes(16, 32), _bytes(17, 32), _bytes(18, 64))
     spec = messages.Specification("study-1", 70_000, 3, "update", 2, names, 2, *digests)
     result = messages.Result(_bytes(23, 32), names, _bytes(24, 32), _bytes(25, 64))
+    choice = graph_messages.Choice("west", b"\x01", 1, _bytes(38, 64))
+    seed = graph_messages.SeedEnvelope("west", "spital-ä", _bytes(39, 1168), _bytes(40, 64))
+    proof = graph_messages.UploadProof("west", _bytes(41, 32), _bytes(42, 64))
+    lines = (graph_messages.AdvertDigest("spital-ä", _bytes(43, 32)),)
     hello = encrypted_messages.KeyHello("spital-ä", _bytes(26, 1216), _bytes(27, 64))
     package = encrypted_messages.KeyPackage("west", b"sealed", _bytes(28, 64))
     return [
@@ -222,6 +227,12 @@ def _examples() -> list[Message]:
         messages.Shares(shares, _bytes(22, 64)),
         result,
         messages.FinalModel("study-1", _bytes(32, 32), 3, 70_000, _bytes(33, 32), _bytes(34, 64), b"a model"),
+        graph_messages.AdvertDigests(lines),
+        choice,
+        graph_messages.Neighbourhood((advert,), (choice, choice)),
+        graph_messages.NeighbourSharing((envelope,), (seed, seed)),
+        graph_messages.NeighbourDeliveries((envelope,), (seed,)),
+        graph_messages.ProvenUnmaskRequest(names[1:], (view,), (proof, proof)),
         hello,
         encrypted_messages.KeyRequest((hello, encrypted_messages.KeyHello("west", b"", _bytes(29, 64)))),
         encrypted_messages.KeyPackages(b"public", (package, package)),

@@ -3,11 +3,15 @@
     AwaitSpecification -> AwaitAdverts -> AwaitDeliveries -> AwaitSharingSet -> AwaitSurvivors
         -> AwaitUnmask -> AwaitResult -> Finished
 
+In a sparse graph (``graph.py``) two states of ``choosing.py`` stand in the place of ``AwaitAdverts``, and
+``AwaitNeighbourDeliveries`` and ``AwaitProvenUnmask`` in the places of two others.
+
 ``handle`` checks the message, returns the reply and the next state; a wrong message is an error and the
 session closes. The rules, each with its number in ``refusals.py``, are checked in the order in which
 they are written here, and nothing leaves the site before all of a message's rules have passed.
 
-This file holds the session and the states in which secrets are drawn and shared; ``states.py`` the others.
+This file holds the session and the states in which secrets are drawn and shared (``dealing.py`` shares them);
+``states.py`` holds the others.
 
 Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 """
@@ -17,16 +21,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from secfed.crypto import labels, shamir, thresholds
+from secfed.crypto import labels, thresholds
 from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer
-from secfed.crypto.masked.key_derivation import (
-    commitment,
-    envelope_context,
-    mask_key,
-    outgoing_seed,
-    share_digest,
+from secfed.crypto.masked.choosing import AwaitAdvertDigests
+from secfed.crypto.masked.dealing import (
+    Dealer,
+    Peers,
+    Secrets,
+    check_advertised,
+    check_adverts,
+    check_fresh,
 )
+from secfed.crypto.masked.graph import ATTEMPTS, SparseGraph
+from secfed.crypto.masked.graph_messages import ProvenUnmaskRequest
+from secfed.crypto.masked.key_derivation import commitment, mask_key
 from secfed.crypto.masked.states import (
     AwaitDeliveries,
     AwaitResult,
@@ -34,23 +43,22 @@ from secfed.crypto.masked.states import (
     Closed,
     Complained,
     Finished,
-    Secrets,
 )
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Advert,
     Adverts,
-    Envelope,
     Result,
-    SelfMaskShare,
     Sharing,
     Specification,
     UnmaskRequest,
     peek_type,
 )
 from secfed.crypto.refusals import Refusal
-from secfed.crypto.specification import check_specification, decode_as, ordered_subset, verified
-from secfed.errors import MalformedMessage, WrongState
+from secfed.crypto.specification import check_specification, decode_as
+from secfed.errors import WrongState
+
+_UNMASKING = (UnmaskRequest.TYPE, ProvenUnmaskRequest.TYPE)
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class AwaitSpecification:
     """Nothing has happened yet."""
 
     own: SiteContribution
+    graph: SparseGraph | None = None  # None: the complete one
     accepts: ClassVar = Specification
 
     def handle(self, spec: Specification) -> tuple[ClientState, Buffer]:
@@ -67,6 +76,8 @@ class AwaitSpecification:
         too_low = spec.threshold < max(own.limits.min_threshold, own.limits.min_cohort)
         if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), own.colluders):
             raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{spec.threshold} of {len(spec.cohort)}")
+        if self.graph is not None and spec.attempt >= ATTEMPTS:
+            raise Refusal.TOO_MANY_ATTEMPTS.refuse(f"attempt {spec.attempt}")
         # Durable before any secret of this attempt exists: an attempt is never run twice.
         own.journal.begin(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
         secrets = Secrets(
@@ -81,6 +92,8 @@ class AwaitSpecification:
             commitment=commitment(secrets.self_seed),
         )
         advert = signed(advert, own.identity, labels.SIGN_ADVERT, spec.digest)
+        if self.graph is not None:
+            return AwaitAdvertDigests(own, spec, secrets, advert, self.graph), advert.encode()
         return AwaitAdverts(own, spec, secrets, advert), advert.encode()
 
 
@@ -97,65 +110,24 @@ class AwaitAdverts:
     def handle(self, relayed: Adverts) -> tuple[ClientState, Buffer]:
         """Message 2 -> message 3."""
         own, spec = self.own, self.spec
-        names = tuple(advert.site for advert in relayed.adverts)
-        for name in names:
-            if name not in spec.cohort:
-                raise Refusal.ADVERT_OUTSIDER.refuse(name)
-        if not ordered_subset(names, spec.cohort):
-            raise Refusal.ADVERT_ORDER.refuse()
-        for advert in relayed.adverts:
-            public, label = own.roster.public(advert.site), labels.SIGN_ADVERT
-            verified(advert, public, label, spec.digest, who=advert.site, refusal=Refusal.ADVERT_SIGNATURE)
+        names = check_advertised(relayed.adverts, spec)
+        check_adverts(relayed.adverts, own, spec.digest)
         if self.advert not in relayed.adverts:
             raise Refusal.OWN_ADVERT.refuse()
-        advertised_by: dict[bytes, str] = {}
-        for advert in relayed.adverts:
-            for part in advert.fresh:
-                if part in advertised_by:
-                    raise Refusal.DUPLICATE_KEY.refuse(f"by {advertised_by[part]} and by {advert.site}")
-                advertised_by[part] = advert.site
+        check_fresh(relayed.adverts)
         if len(names) < spec.threshold:
             raise Refusal.TOO_FEW_ADVERTS.refuse(f"{len(names)} of {spec.threshold}")
-        adverts_digest = relayed.digest
-        point = {name: own.roster.position(name) + 1 for name in names}
-        points = list(point.values())
-        below = own.entropy.below
-        shares_r = shamir.split(self.secrets.mask_secret, spec.threshold, points, randbelow=below)
-        shares_b = shamir.split(self.secrets.self_seed, spec.threshold, points, randbelow=below)
-        envelopes = tuple(
-            self._envelope(peer, adverts_digest, shares_r[point[peer.site]], shares_b[point[peer.site]])
-            for peer in relayed.adverts
-            if peer.site != own.site
-        )
-        own_share = SelfMaskShare(own.site, shares_b[point[own.site]])
-        state = AwaitDeliveries(own, spec, self.secrets, names, adverts_digest, own_share)
-        return state, Sharing(envelopes).encode()
-
-    def _envelope(self, peer: Advert, adverts_digest: bytes, share_r: bytes, share_b: bytes) -> Envelope:
-        """The signed envelope for one peer."""
-        own, spec_digest = self.own, self.spec.digest
-        context = envelope_context(spec_digest, adverts_digest, own.site, peer.site)
-        seed = outgoing_seed(self.secrets.mask_secret, spec_digest, own.site, peer.site)
-        seal = own.entropy.seal
-        try:
-            envelope = Envelope(
-                sender=own.site,
-                recipient=peer.site,
-                sealed_seed=seal(peer.mask_key, seed, labels.SEAL_PAIR_SEED, *context),
-                sealed_shares=seal(peer.seal_key, share_r + share_b, labels.SEAL_SHARES, *context),
-                mask_secret_share_digest=share_digest(labels.MASK_SECRET_SHARE, context, share_r),
-                self_mask_share_digest=share_digest(labels.SELF_MASK_SHARE, context, share_b),
-            )
-        except MalformedMessage:
-            raise Refusal.MALFORMED.refuse(f"{peer.site} advertises an invalid key") from None
-        return signed(envelope, own.identity, labels.SIGN_ENVELOPE, spec_digest, adverts_digest)
+        peers = Peers.everybody(names, own.site, spec.threshold)
+        dealer = Dealer(own, spec, self.secrets, relayed.digest)
+        dealt = dealer.deal(peers, {advert.site: advert for advert in relayed.adverts})
+        return AwaitDeliveries(dealer, peers, dealt.own_share), Sharing(dealt.envelopes).encode()
 
 
 class MaskedSite:
     """One site's session for one attempt. Sans-I/O; see :class:`secfed.protection.interface.SiteSession`."""
 
-    def __init__(self, own: SiteContribution) -> None:
-        self.state: ClientState = AwaitSpecification(own)
+    def __init__(self, own: SiteContribution, graph: SparseGraph | None = None) -> None:
+        self.state: ClientState = AwaitSpecification(own, graph)
 
     def handle(self, message: Buffer) -> Buffer:
         """Answer one message; a refusal (``refusals.py``) closes the session."""
@@ -163,7 +135,7 @@ class MaskedSite:
         try:
             decoded = decode_as(state.accepts, message)
         except WrongState:
-            if isinstance(state, AwaitResult) and peek_type(message) == UnmaskRequest.TYPE:
+            if isinstance(state, AwaitResult) and peek_type(message) in _UNMASKING:
                 raise Refusal.SECOND_UNMASK.refuse() from None
             raise
         self.state, reply = state.handle(decoded)

@@ -11,12 +11,14 @@ Rabin and Ben-Or 1989, where information checking does it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.identity import Roster
 from secfed.crypto.masked import masks
+from secfed.crypto.masked.graph_messages import Choice, SeedEnvelope
 from secfed.crypto.masked.key_derivation import (
     commitment,
     envelope_context,
@@ -33,17 +35,48 @@ _REMEDY = "ask that site; the updates of this sum are spent, the next round star
 
 @dataclass(frozen=True)
 class Dealt:
-    """What was advertised and dealt in one attempt; ``envelopes`` by sender, then by recipient."""
+    """What was advertised and dealt in one attempt; ``envelopes`` by sender, then by recipient.
+
+    ``choices`` are those of a sparse graph; None in the complete one, where everybody holds shares of all.
+    """
 
     roster: Roster
     spec_digest: bytes
     adverts: Mapping[str, Advert]
     adverts_digest: bytes
-    envelopes: dict[str, Mapping[str, Envelope]] = field(default_factory=dict)
+    envelopes: dict[str, Mapping[str, Envelope | SeedEnvelope]] = field(default_factory=dict)
+    choices: Mapping[str, Choice] | None = None
 
     def context(self, sender: str, recipient: str) -> tuple[bytes, ...]:
         """What the envelope between two sites is bound to."""
         return envelope_context(self.spec_digest, self.adverts_digest, sender, recipient)
+
+    @cached_property
+    def _holders(self) -> Mapping[str, frozenset[str]]:
+        advertised = [name for name in self.roster.sites if name in self.adverts]
+        chosen = (self.choices or {}).items()
+        return {name: frozenset(choice.names(advertised)) for name, choice in chosen}
+
+    def can_rebuild(self, dealer: str, left: Collection[str]) -> bool:
+        """Whether these are enough to rebuild a site's secrets; the complete graph counts them elsewhere."""
+        if self.choices is None:
+            return True
+        return len(self._holders[dealer].intersection(left)) >= self.choices[dealer].threshold
+
+    def holds(self, holder: str, dealer: str) -> bool:
+        """Whether one site holds shares of another's secrets, or of its own."""
+        return self.choices is None or holder in self._holders.get(dealer, ())
+
+    def adjacent(self, one: str, other: str) -> bool:
+        """Whether two sites share masks."""
+        return one != other and (self.holds(one, other) or self.holds(other, one))
+
+    def stated(self, dealer: str, holder: str) -> Envelope:
+        """The envelope in which a holder was dealt its shares."""
+        envelope = self.envelopes[dealer][holder]
+        if isinstance(envelope, SeedEnvelope):
+            raise InconsistentView(f"site {dealer!r} dealt no shares to site {holder!r}")
+        return envelope
 
 
 def check_shares(site: str, shares: Sequence[PeerShare], survivors: Sequence[str], dealt: Dealt) -> None:
@@ -59,7 +92,7 @@ def check_shares(site: str, shares: Sequence[PeerShare], survivors: Sequence[str
             raise InconsistentView(f"site {site!r} returned a share of the wrong kind")
         if share.peer == site:
             continue
-        envelope = dealt.envelopes[share.peer][site]
+        envelope = dealt.stated(share.peer, site)
         kind, stated = (
             (labels.SELF_MASK_SHARE, envelope.self_mask_share_digest)
             if isinstance(share, SelfMaskShare)
@@ -79,17 +112,28 @@ def unmasking_streams(
 ) -> list[masks.MaskStream]:
     """What has to be applied to the sum over the survivors so that no mask is left.
 
+    ``threshold`` is that of every dealer in the complete graph; in a sparse one each has its own.
+
     Raises:
-        RoundAborted: a site dealt shares that do not give its secret; it is named.
+        RoundAborted: a site dealt shares that do not give its secret, or to holders of whom too few answered;
+            it is named.
     """
     position = dealt.roster.position
 
     def rebuild(name: str) -> bytes:
+        needed = threshold if dealt.choices is None else dealt.choices[name].threshold
+        answered = [site for site in shares if name in shares[site]]
+        if len(answered) < needed:
+            raise RoundAborted(
+                f"only {len(answered)} of the sites that hold shares of site {name!r} answered, {needed} are "
+                "needed; the sum stays masked.",
+                remedy=_REMEDY,
+            )
         # Its own share last: it is the only one that no signed digest vouches for.
-        holders = sorted(shares, key=lambda site: (site == name, position(site)))[:threshold]
+        holders = sorted(answered, key=lambda site: (site == name, position(site)))[:needed]
         points = {position(site) + 1: shares[site][name] for site in holders}
         try:
-            return shamir.combine(points, threshold)
+            return shamir.combine(points, needed)
         except RangeError:
             raise _inconsistent(name) from None
 
@@ -104,7 +148,8 @@ def unmasking_streams(
         key = mask_key(secret)
         if key.public_bytes != dealt.adverts[name].mask_key:
             raise _inconsistent(name)
-        streams.extend(_pair_masks(name, secret, key, survivors, dealt))
+        peers = [survivor for survivor in survivors if dealt.adjacent(name, survivor)]
+        streams.extend(_pair_masks(name, secret, key, peers, dealt))
     return streams
 
 

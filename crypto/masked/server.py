@@ -2,90 +2,58 @@
 
     advertise -> share -> confirm -> mask -> consistency -> unmask -> done
 
-Each state takes one reply per site and knows how to close its step. A reply that is wrong is an error
-for that site only: the caller counts the site as dropped and goes on. What a site can do wrong towards
-its *peers* shows before anything that is masked leaves a site: as a complaint, which ends the attempt, and
-of which the server says between whom it stands (``disputes.py`` says what follows from it). What a site
-answers wrongly at the end is found by that answer alone (``recovery.py``). Masked vectors are added
-as they arrive and not kept. What the server can learn is the sum over the survivors; everything a server
-could try instead is refused by the sites (``client.py`` and the files it names), so this file carries
-no trust.
+In a sparse graph ``choose`` comes after ``advertise``. This file holds the session and the states before
+anything masked leaves a site, ``server_sum.py`` the others. Each state takes one reply per site and knows how
+to close its step. A reply that is wrong is an error for that site only: the caller counts the site as dropped
+and goes on. What a site can do wrong towards its *peers* shows before anything that is masked leaves a site:
+as a complaint, which ends the attempt, and of which the server says between whom it stands (``disputes.py``
+says what follows from it). What the server can learn is the sum over the survivors; everything a server could
+try instead is refused by the sites (``client.py`` and the files it names), so this file carries no trust.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from numpy.typing import NDArray
 
 from secfed.crypto import labels, sealing
 from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Roster, verify
+from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked import masks
-from secfed.crypto.masked.recovery import Dealt, check_shares, unmasking_streams
+from secfed.crypto.masked.graph_messages import (
+    AdvertDigests,
+    Choice,
+    NeighbourDeliveries,
+    Neighbourhood,
+    NeighbourSharing,
+    SeedEnvelope,
+    advert_digest,
+)
+from secfed.crypto.masked.recovery import Dealt
+from secfed.crypto.masked.server_sum import Attempt, Done, Mask, State
 from secfed.crypto.messages import (
     Advert,
     Adverts,
     Confirmation,
     Deliveries,
-    Shares,
+    Envelope,
+    Message,
     Sharing,
     SharingSet,
     Specification,
-    Survivors,
-    UnmaskRequest,
-    Upload,
-    View,
-    names_digest,
-    view_parts,
 )
-from secfed.crypto.specification import Signed, ordered_subset
-from secfed.errors import InconsistentView, MalformedMessage, RoundAborted, WrongState
-
-
-@dataclass
-class _Attempt:
-    """What all states of one attempt know."""
-
-    spec: Specification
-    roster: Roster
-    context: masks.MaskContext
-    total: masks.Accumulator
-    disputes: tuple[tuple[str, str], ...] = ()  # (who complained, of whom)
-
-    def check_signature(self, site: str, signature: bytes, label: bytes, *parts: Buffer) -> None:
-        verify(self.roster.public(site), signature, label, *parts, who=site)
-
-    def check_signed(self, site: str, record: Signed, label: bytes, *context: Buffer) -> None:
-        self.check_signature(site, record.signature, label, self.spec.digest, *context, record.body())
-
-    def in_order(self, sites: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(name for name in self.spec.cohort if name in sites)
-
-    def require(self, sites: Mapping[str, Any], what: str, *, revealed: str = "nothing was revealed") -> None:
-        if len(sites) < self.spec.threshold:
-            raise RoundAborted(
-                f"only {len(sites)} of {len(self.spec.cohort)} sites {what}, "
-                f"{self.spec.threshold} are needed; {revealed}.",
-                remedy="wait for more sites, or enrol more so that the threshold leaves room",
-            )
-
-
-class _State(Protocol):
-    @property
-    def stage(self) -> str: ...
-
-    def receive(self, site: str, reply: Buffer) -> None: ...
-
-    def close(self) -> tuple[_State, Mapping[str, Buffer]]: ...
+from secfed.crypto.specification import ordered_subset
+from secfed.errors import InconsistentView, RoundAborted, WrongState
 
 
 @dataclass
 class _Advertise:
-    attempt: _Attempt
+    attempt: Attempt
+    sparse: bool
     stage: str = "advertise"
     adverts: dict[str, Advert] = field(default_factory=dict)
 
@@ -115,9 +83,13 @@ class _Advertise:
                     "advertised before"
                 )
 
-    def close(self) -> tuple[_State, Mapping[str, Buffer]]:
+    def close(self) -> tuple[State, Mapping[str, Buffer]]:
         self.attempt.require(self.adverts, "advertised keys")
         names = self.attempt.in_order(self.adverts)
+        if self.sparse:
+            listed = AdvertDigests(tuple(advert_digest(self.adverts[name]) for name in names))
+            dealt = Dealt(self.attempt.roster, self.attempt.spec.digest, self.adverts, listed.digest)
+            return _Choose(self.attempt, dealt), dict.fromkeys(names, listed.encode())
         message = Adverts(tuple(self.adverts[name] for name in names))
         encoded = message.encode()
         dealt = Dealt(self.attempt.roster, self.attempt.spec.digest, self.adverts, message.digest)
@@ -125,36 +97,80 @@ class _Advertise:
 
 
 @dataclass
+class _Choose:
+    """Only in a sparse graph."""
+
+    attempt: Attempt
+    dealt: Dealt
+    stage: str = "choose"
+    choices: dict[str, Choice] = field(default_factory=dict)
+
+    def receive(self, site: str, reply: Buffer) -> None:
+        choice = Choice.decode(reply)
+        if choice.site != site:
+            raise InconsistentView(f"site {site!r} chose in another site's name")
+        self.attempt.check_signed(site, choice, labels.SIGN_CHOICE, self.dealt.adverts_digest)
+        if not choice.names(self.attempt.in_order(self.dealt.adverts)):
+            raise InconsistentView(f"site {site!r} did not choose its holders among the other sites")
+        self.choices[site] = choice
+
+    def close(self) -> tuple[State, Mapping[str, Buffer]]:
+        self.attempt.require(self.choices, "chose their holders")
+        dealt = replace(self.dealt, choices=self.choices)
+        advertised, choosers = self.attempt.in_order(dealt.adverts), self.attempt.in_order(self.choices)
+        requests = {
+            site: Neighbourhood(
+                tuple(dealt.adverts[name] for name in advertised if dealt.adjacent(site, name)),
+                tuple(self.choices[name] for name in choosers if dealt.holds(site, name)),
+            ).encode()
+            for site in choosers
+        }
+        return _Share(self.attempt, dealt), requests
+
+
+@dataclass
 class _Share:
-    attempt: _Attempt
+    attempt: Attempt
     dealt: Dealt
     stage: str = "share"
 
     def receive(self, site: str, reply: Buffer) -> None:
-        sharing = Sharing.decode(reply)
-        expected = [name for name in self.attempt.in_order(self.dealt.adverts) if name != site]
-        if [envelope.recipient for envelope in sharing.envelopes] != expected:
+        dealt, seeds = self.dealt, tuple[SeedEnvelope, ...]()
+        if dealt.choices is None:
+            envelopes = Sharing.decode(reply).envelopes
+        else:
+            sharing = NeighbourSharing.decode(reply)
+            envelopes, seeds = sharing.envelopes, sharing.seeds
+        peers = [name for name in self.attempt.in_order(dealt.adverts) if dealt.adjacent(site, name)]
+        holders = [name for name in peers if dealt.holds(name, site)]
+        others = [name for name in peers if not dealt.holds(name, site)]
+        if [one.recipient for one in envelopes] != holders or [one.recipient for one in seeds] != others:
             raise InconsistentView(f"site {site!r} did not share with exactly the advertised peers")
-        for envelope in sharing.envelopes:
+        every: tuple[Envelope | SeedEnvelope, ...] = (*envelopes, *seeds)
+        for envelope in every:
             if envelope.sender != site:
                 raise InconsistentView(f"site {site!r} shared in another site's name")
-            self.attempt.check_signed(site, envelope, labels.SIGN_ENVELOPE, self.dealt.adverts_digest)
-        self.dealt.envelopes[site] = {envelope.recipient: envelope for envelope in sharing.envelopes}
+            self.attempt.check_signed(site, envelope, envelope.LABEL, dealt.adverts_digest)
+        dealt.envelopes[site] = {envelope.recipient: envelope for envelope in every}
 
-    def close(self) -> tuple[_State, Mapping[str, Buffer]]:
+    def close(self) -> tuple[State, Mapping[str, Buffer]]:
         envelopes = self.dealt.envelopes
         self.attempt.require(envelopes, "shared secrets")
         dealers = self.attempt.in_order(envelopes)
-        requests = {
-            name: Deliveries(tuple(envelopes[peer][name] for peer in dealers if peer != name)).encode()
-            for name in dealers
-        }
+        requests = {name: self._deliveries(name, dealers).encode() for name in dealers}
         return _Confirm(self.attempt, self.dealt, dealers), requests
+
+    def _deliveries(self, site: str, dealers: tuple[str, ...]) -> Message:
+        found = [self.dealt.envelopes[peer][site] for peer in dealers if self.dealt.adjacent(peer, site)]
+        envelopes = tuple(one for one in found if isinstance(one, Envelope))
+        if self.dealt.choices is None:
+            return Deliveries(envelopes)
+        return NeighbourDeliveries(envelopes, tuple(one for one in found if isinstance(one, SeedEnvelope)))
 
 
 @dataclass
 class _Confirm:
-    attempt: _Attempt
+    attempt: Attempt
     dealt: Dealt
     dealers: tuple[str, ...]
     stage: str = "confirm"
@@ -165,12 +181,12 @@ class _Confirm:
         if confirmation.site != site:
             raise InconsistentView(f"site {site!r} confirmed in another site's name")
         self.attempt.check_signed(site, confirmation, labels.SIGN_CONFIRMATION, self.dealt.adverts_digest)
-        senders = tuple(name for name in self.dealers if name != site)
+        senders = tuple(name for name in self.dealers if self.dealt.adjacent(name, site))
         if not ordered_subset(confirmation.complaints, senders):
             raise InconsistentView(f"site {site!r} complained of a site that sent it nothing")
         self.complaints[site] = confirmation.complaints
 
-    def close(self) -> tuple[_State, Mapping[str, Buffer]]:
+    def close(self) -> tuple[State, Mapping[str, Buffer]]:
         answered = self.attempt.in_order(self.complaints)
         self.attempt.disputes = tuple((one, other) for one in answered for other in self.complaints[one])
         if self.attempt.disputes:
@@ -180,111 +196,26 @@ class _Confirm:
                 + "; nothing was revealed.",
                 remedy="one of the two does not follow the protocol; ask both",
             )
-        self.attempt.require(self.complaints, "confirmed their envelopes")
-        encoded = SharingSet(answered).encode()
-        return _Mask(self.attempt, self.dealt, answered), dict.fromkeys(answered, encoded)
+        sharing = self._recoverable(answered)
+        self.attempt.require(dict.fromkeys(sharing), "confirmed their envelopes")
+        encoded = SharingSet(sharing).encode()
+        return Mask(self.attempt, self.dealt, sharing), dict.fromkeys(sharing, encoded)
 
-
-@dataclass
-class _Mask:
-    attempt: _Attempt
-    dealt: Dealt
-    sharing: tuple[str, ...]
-    stage: str = "mask"
-    uploads: dict[str, bytes] = field(default_factory=dict)  # site -> digest of its masked vector
-
-    def receive(self, site: str, reply: Buffer) -> None:
-        upload = Upload.decode(reply)
-        sharing_digest = names_digest(labels.SHARING_DIGEST, self.sharing)
-        if upload.sharing_digest != sharing_digest:
-            raise InconsistentView(f"site {site!r} masked for another sharing set")
-        digest = masks.vector_digest(upload.vector)
-        if digest != upload.vector_digest:
-            raise MalformedMessage(f"the vector of site {site!r} does not match its signed digest")
-        parts = self.attempt.spec.digest, self.dealt.adverts_digest, sharing_digest, digest
-        self.attempt.check_signature(site, upload.signature, labels.SIGN_UPLOAD, *parts)
-        self.attempt.total.add(upload.vector)
-        self.uploads[site] = digest
-
-    def close(self) -> tuple[_State, Mapping[str, Buffer]]:
-        self.attempt.require(self.uploads, "uploaded")
-        survivors = self.attempt.in_order(self.uploads)
-        encoded = Survivors(survivors).encode()
-        return _Consistency(self, survivors), dict.fromkeys(survivors, encoded)
-
-
-@dataclass
-class _Consistency:
-    masked: _Mask
-    survivors: tuple[str, ...]
-    stage: str = "consistency"
-    views: dict[str, View] = field(default_factory=dict)
-
-    def receive(self, site: str, reply: Buffer) -> None:
-        masked, attempt = self.masked, self.masked.attempt
-        view = View.decode(reply)
-        if view.site != site:
-            raise InconsistentView(f"site {site!r} signed in another site's name")
-        parts = view_parts(attempt.spec.digest, masked.dealt.adverts_digest, masked.sharing, self.survivors)
-        attempt.check_signature(site, view.signature, labels.SIGN_VIEW, *parts)
-        self.views[site] = view
-
-    def close(self) -> tuple[_State, Mapping[str, Buffer]]:
-        attempt = self.masked.attempt
-        attempt.require(self.views, "confirmed the survivors")
-        signers = attempt.in_order(self.views)
-        dropped = tuple(name for name in self.masked.sharing if name not in self.survivors)
-        encoded = UnmaskRequest(dropped, tuple(self.views[name] for name in signers)).encode()
-        return _Unmask(self.masked, self.survivors, dropped), dict.fromkeys(signers, encoded)
-
-
-@dataclass
-class _Unmask:
-    masked: _Mask
-    survivors: tuple[str, ...]
-    dropped: tuple[str, ...]
-    stage: str = "unmask"
-    shares: dict[str, dict[str, bytes]] = field(default_factory=dict)  # answering site -> peer -> share
-
-    def receive(self, site: str, reply: Buffer) -> None:
-        masked, attempt = self.masked, self.masked.attempt
-        message = Shares.decode(reply)
-        attempt.check_signed(site, message, labels.SIGN_UNMASK)
-        if [share.peer for share in message.shares] != sorted(masked.sharing):
-            raise InconsistentView(f"site {site!r} did not answer for exactly the sharing set")
-        check_shares(site, message.shares, self.survivors, masked.dealt)
-        self.shares[site] = {share.peer: share.share for share in message.shares}
-
-    def close(self) -> tuple[_State, Mapping[str, Buffer]]:
-        dealt, attempt = self.masked.dealt, self.masked.attempt
-        attempt.require(self.shares, "returned shares", revealed="the sum stays masked")
-        streams = unmasking_streams(
-            dealt, self.survivors, self.dropped, self.shares, threshold=attempt.spec.threshold
-        )
-        attempt.total.apply(streams, attempt.context)
-        return _Done(attempt, self.survivors), {}
-
-
-@dataclass
-class _Done:
-    attempt: _Attempt
-    survivors: tuple[str, ...]
-    stage: str = "done"
-
-    def receive(self, site: str, reply: Buffer) -> None:  # noqa: ARG002
-        raise WrongState(f"site {site!r} answered after the attempt was over")
-
-    def close(self) -> tuple[_State, Mapping[str, Buffer]]:
-        raise WrongState("the attempt is over")
+    def _recoverable(self, sharing: tuple[str, ...]) -> tuple[str, ...]:
+        """Without sites whose secrets too few are left to rebuild: they would refuse, and the sum be lost."""
+        kept = tuple(site for site in sharing if self.dealt.can_rebuild(site, sharing))
+        return kept if kept == sharing else self._recoverable(kept)
 
 
 class MaskedServer:
     """The aggregator's session for one attempt. Sans-I/O."""
 
-    def __init__(self, spec: Specification, roster: Roster, shape: VectorShape) -> None:
+    def __init__(
+        self, spec: Specification, roster: Roster, shape: VectorShape, *, sparse: bool = False
+    ) -> None:
         context = masks.MaskContext(spec.digest, spec.broadcast_digest, shape)
-        self._attempt = _Attempt(spec, roster, context, masks.Accumulator(shape))
-        self._state: _State = _Advertise(self._attempt)
+        self._attempt = Attempt(spec, roster, context, masks.Accumulator(shape))
+        self._state: State = _Advertise(self._attempt, sparse)
         self._asked: tuple[str, ...] = ()
         self._answered: set[str] = set()
         self.spent = False  # once true, the sites' updates are spent
@@ -310,7 +241,7 @@ class MaskedServer:
         """
         self._state, requests = self._state.close()
         self._asked, self._answered = tuple(requests), set()
-        if isinstance(self._state, _Mask):
+        if isinstance(self._state, Mask):
             self.spent = True
         return requests
 
@@ -325,8 +256,8 @@ class MaskedServer:
         return self._attempt.disputes
 
     @property
-    def _done(self) -> _Done:
-        if not isinstance(self._state, _Done):
+    def _done(self) -> Done:
+        if not isinstance(self._state, Done):
             raise WrongState("the sum is not complete yet")
         return self._state
 

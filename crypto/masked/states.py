@@ -4,6 +4,8 @@
             |
             +-> Complained
 
+In a sparse graph ``AwaitNeighbourDeliveries`` and ``AwaitProvenUnmask`` stand for two of them.
+
 An envelope that is signed but not good can be its sender's doing only. The site says so *before* anything
 that is masked leaves any site, so that the server can do without one of the two and no update is spent.
 The answer depends on the envelopes alone, never on the update.
@@ -29,6 +31,8 @@ from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer, Reader
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.masked import masks
+from secfed.crypto.masked.dealing import Dealer, Peers, Secrets
+from secfed.crypto.masked.graph_messages import NeighbourDeliveries, ProvenUnmaskRequest, SeedEnvelope
 from secfed.crypto.masked.key_derivation import (
     envelope_context,
     mask_key,
@@ -75,15 +79,6 @@ class ClientState(Protocol):
 
 
 @dataclass(frozen=True)
-class Secrets:
-    """What a site draws for one attempt and never uses in another."""
-
-    mask_secret: bytes = field(repr=False)
-    self_seed: bytes = field(repr=False)
-    seal_key: sealing.SealKey = field(repr=False)
-
-
-@dataclass(frozen=True)
 class Closed:
     """A refusal ended the attempt; its secrets are no longer in memory."""
 
@@ -96,41 +91,51 @@ class Closed:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What one envelope held: the sender's pair seed and shares of both its secrets."""
+    """What one envelope held: the sender's pair seed and, for a holder, shares of both its secrets."""
 
     seed: bytes = field(repr=False)
-    shares: tuple[bytes, bytes] = field(repr=False)
+    shares: tuple[bytes, bytes] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
 class AwaitDeliveries:
     """Own envelopes are out; the peers' are expected."""
 
-    own: SiteContribution
-    spec: Specification
-    secrets: Secrets = field(repr=False)
-    advertised: tuple[str, ...]
-    adverts_digest: bytes
-    own_share: SelfMaskShare = field(repr=False)
-    accepts: ClassVar = Deliveries
+    dealer: Dealer
+    peers: Peers
+    own_share: SelfMaskShare | None = field(repr=False)
+    accepts: ClassVar[type[Message]] = Deliveries
+
+    @property
+    def secrets(self) -> Secrets:
+        """What this site drew for the attempt."""
+        return self.dealer.secrets
 
     def handle(self, delivered: Deliveries) -> tuple[ClientState, Buffer]:
         """Message 3 (relayed) -> a confirmation, or a complaint."""
-        own, spec, me = self.own, self.spec, self.own.site
-        senders = tuple(envelope.sender for envelope in delivered.envelopes)
-        peers = tuple(name for name in self.advertised if name != me)
-        addressed = all(envelope.recipient == me for envelope in delivered.envelopes)
-        if not addressed or not ordered_subset(senders, peers):
+        return self._confirm(delivered.envelopes, ())
+
+    def _confirm(
+        self, envelopes: tuple[Envelope, ...], seeds: tuple[SeedEnvelope, ...]
+    ) -> tuple[ClientState, Buffer]:
+        """Check what came from dealers, and from neighbours that deal this site nothing."""
+        own, spec, peers, me = self.dealer.own, self.dealer.spec, self.peers, self.dealer.own.site
+        every: tuple[Envelope | SeedEnvelope, ...] = (*envelopes, *seeds)
+        addressed = all(envelope.recipient == me for envelope in every)
+        dealers, others = peers.among(peers.dealers), peers.among(peers.neighbours - peers.dealers)
+        in_order = ordered_subset([envelope.sender for envelope in envelopes], dealers)
+        if not addressed or not in_order or not ordered_subset([seed.sender for seed in seeds], others):
             raise Refusal.ENVELOPE_STRAY.refuse()
-        context = spec.digest, self.adverts_digest
-        for envelope in delivered.envelopes:
+        context = spec.digest, self.dealer.adverts_digest
+        for envelope in every:
             public, refusal = own.roster.public(envelope.sender), Refusal.ENVELOPE_SIGNATURE
-            parts = labels.SIGN_ENVELOPE, *context
+            parts = envelope.LABEL, *context
             verified(envelope, public, *parts, who=envelope.sender, refusal=refusal)
-        if len(senders) + 1 < spec.threshold:
-            raise Refusal.TOO_FEW_SHARING.refuse(f"{len(senders) + 1} of {spec.threshold}")
+        senders = peers.among(envelope.sender for envelope in every)
+        if peers.holding((*senders, me)) < peers.threshold:
+            raise Refusal.TOO_FEW_SHARING.refuse(f"{peers.holding((*senders, me))} of {peers.threshold}")
         key = mask_key(self.secrets.mask_secret)
-        found = {envelope.sender: self._open(envelope, key) for envelope in delivered.envelopes}
+        found = {envelope.sender: self._open(envelope, key) for envelope in every}
         good = {sender: opened for sender, opened in found.items() if opened is not None}
         confirmation = Confirmation(me, tuple(name for name in senders if name not in good))
         reply = signed(confirmation, own.identity, labels.SIGN_CONFIRMATION, *context).encode()
@@ -138,11 +143,14 @@ class AwaitDeliveries:
             return Complained(confirmation.complaints), reply
         return AwaitSharingSet(self, good), reply
 
-    def _open(self, envelope: Envelope, key: sealing.SealKey) -> _Opened | None:
+    def _open(self, envelope: Envelope | SeedEnvelope, key: sealing.SealKey) -> _Opened | None:
         """What an envelope holds; None if it does not hold what it should."""
-        context = envelope_context(self.spec.digest, self.adverts_digest, envelope.sender, self.own.site)
+        spec_digest, me = self.dealer.spec.digest, self.dealer.own.site
+        context = envelope_context(spec_digest, self.dealer.adverts_digest, envelope.sender, me)
         try:
             seed = key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context)
+            if isinstance(envelope, SeedEnvelope):
+                return _Opened(seed)
             reader = Reader(self.secrets.seal_key.open(envelope.sealed_shares, labels.SEAL_SHARES, *context))
             of_mask_secret, of_self_mask = reader.fixed(shamir.SHARE_BYTES), reader.fixed(shamir.SHARE_BYTES)
             reader.end()
@@ -154,6 +162,17 @@ class AwaitDeliveries:
             share_digest(labels.SELF_MASK_SHARE, context, of_self_mask),
         )
         return _Opened(seed, (of_mask_secret, of_self_mask)) if held == stated else None
+
+
+@dataclass(frozen=True)
+class AwaitNeighbourDeliveries(AwaitDeliveries):
+    """As :class:`AwaitDeliveries`, in a sparse graph: most neighbours deal this site nothing, or it them."""
+
+    accepts: ClassVar[type[Message]] = NeighbourDeliveries
+
+    def handle(self, delivered: NeighbourDeliveries) -> tuple[ClientState, Buffer]:  # type: ignore[override]
+        """Message 3 (relayed) -> a confirmation, or a complaint."""
+        return self._confirm(delivered.envelopes, delivered.seeds)
 
 
 @dataclass(frozen=True)
@@ -179,16 +198,20 @@ class AwaitSharingSet:
     def handle(self, message: SharingSet) -> tuple[ClientState, Buffer]:
         """Message 4, downwards -> the masked vector."""
         before, sharing = self.before, message.sharing
-        own, spec, me = before.own, before.spec, before.own.site
-        candidates = tuple(name for name in before.advertised if name == me or name in self.opened)
+        dealer, peers, me = before.dealer, before.peers, before.dealer.own.site
+        own, spec = dealer.own, dealer.spec
+        # Of neighbours only those whose envelope is here; of other sites there is none.
+        candidates = peers.among(frozenset(peers.advertised) - (peers.neighbours - self.opened.keys()))
         if me not in sharing or not ordered_subset(sharing, candidates):
             raise Refusal.ENVELOPE_STRAY.refuse("sharing set")
         if len(sharing) < spec.threshold:
             raise Refusal.TOO_FEW_SHARING.refuse(f"{len(sharing)} of {spec.threshold}")
-        peers = tuple(name for name in sharing if name != me)
+        if peers.holding(sharing) < peers.threshold:
+            raise Refusal.TOO_FEW_SHARING.refuse(f"{peers.holding(sharing)} of {peers.threshold} holders")
+        masking = tuple(name for name in sharing if name in peers.neighbours)
         position = own.roster.position
         streams = [masks.self_mask(before.secrets.self_seed, 1)]
-        for peer in peers:
+        for peer in masking:
             seed_out = outgoing_seed(before.secrets.mask_secret, spec.digest, me, peer)
             streams.append(pair_stream(position(me), position(peer), seed_out, self.opened[peer].seed))
         context = masks.MaskContext(spec.digest, own.broadcast_digest, own.shape)
@@ -196,13 +219,16 @@ class AwaitSharingSet:
         room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + own.shape.wire_bytes]
         vector_digest = masks.write_masked(own.source, streams, context, room)
         sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
-        parts = spec.digest, before.adverts_digest, sharing_digest, vector_digest
+        parts = spec.digest, dealer.adverts_digest, sharing_digest, vector_digest
         signature = own.identity.sign(labels.SIGN_UPLOAD, *parts)
         Upload.finish(buffer, sharing_digest, vector_digest, signature)
         # Durable before the vector leaves: two sums of one update would differ by few sites.
         own.journal.uploaded(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
-        held = {peer: self.opened[peer].shares for peer in peers}
-        return AwaitSurvivors(own, spec, before.adverts_digest, sharing, held, before.own_share), buffer
+        opened = ((peer, self.opened[peer].shares) for peer in masking)
+        held = {peer: shares for peer, shares in opened if shares is not None}
+        return AwaitSurvivors(
+            dealer.own, spec, peers, dealer.adverts_digest, sharing, held, before.own_share
+        ), buffer
 
 
 @dataclass(frozen=True)
@@ -216,10 +242,11 @@ class AwaitSurvivors:
 
     own: SiteContribution
     spec: Specification
+    peers: Peers
     adverts_digest: bytes
     sharing: tuple[str, ...]
     held: Mapping[str, tuple[bytes, bytes]] = field(repr=False)
-    own_share: SelfMaskShare = field(repr=False)
+    own_share: SelfMaskShare | None = field(repr=False)
     accepts: ClassVar = Survivors
 
     def handle(self, message: Survivors) -> tuple[ClientState, Buffer]:
@@ -234,7 +261,8 @@ class AwaitSurvivors:
         check_contributors(survivors, own)
         parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
         view = View(own.site, own.identity.sign(labels.SIGN_VIEW, *parts))
-        return AwaitUnmask(self, survivors), view.encode()
+        following = AwaitProvenUnmask if self.peers.sparse else AwaitUnmask
+        return following(self, survivors), view.encode()
 
 
 @dataclass(frozen=True)
@@ -243,10 +271,10 @@ class AwaitUnmask:
 
     before: AwaitSurvivors
     survivors: tuple[str, ...]
-    accepts: ClassVar = UnmaskRequest
+    accepts: ClassVar[type[Message]] = UnmaskRequest
 
-    def handle(self, request: UnmaskRequest) -> tuple[ClientState, Buffer]:
-        """Message 6 -> one share per peer."""
+    def handle(self, request: UnmaskRequest | ProvenUnmaskRequest) -> tuple[ClientState, Buffer]:
+        """Message 6 -> one share per peer whose shares this site holds."""
         before = self.before
         own, spec = before.own, before.spec
         signers = tuple(view.site for view in request.views)
@@ -266,16 +294,43 @@ class AwaitUnmask:
             raise Refusal.DROPPED_MISMATCH.refuse()
         # Durable before the shares leave: after this line the update is never contributed again.
         own.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
-        shares: list[PeerShare] = []
-        for peer in sorted(before.sharing):
-            if peer == own.site:
-                shares.append(before.own_share)
-            elif peer in self.survivors:
-                shares.append(SelfMaskShare(peer, before.held[peer][1]))
+        shares: list[PeerShare] = [] if before.own_share is None else [before.own_share]
+        for peer, (of_mask_secret, of_self_mask) in before.held.items():
+            if peer in self.survivors:
+                shares.append(SelfMaskShare(peer, of_self_mask))
             else:
-                shares.append(MaskSecretShare(peer, before.held[peer][0]))
+                shares.append(MaskSecretShare(peer, of_mask_secret))
+        shares.sort(key=lambda share: share.peer)
         reply = signed(Shares(tuple(shares)), own.identity, labels.SIGN_UNMASK, spec.digest)
         return AwaitResult(own.roster, spec, self.survivors), reply.encode()
+
+
+@dataclass(frozen=True)
+class AwaitProvenUnmask(AwaitUnmask):
+    """As :class:`AwaitUnmask`, in a sparse graph: a share is owed only to a sum in which its dealer is bound.
+
+    A dealer that was shown another sharing set may have masked towards none of its holders. Their shares of
+    its self-mask seed would lay its vector open, so that each holder sees first what the dealer signed.
+    """
+
+    accepts: ClassVar[type[Message]] = ProvenUnmaskRequest
+
+    def handle(self, request: UnmaskRequest | ProvenUnmaskRequest) -> tuple[ClientState, Buffer]:
+        """Message 6 with proofs -> one share per peer whose shares this site holds."""
+        before = self.before
+        dealers = tuple(name for name in self.survivors if name in before.held)
+        proofs = request.uploads if isinstance(request, ProvenUnmaskRequest) else ()
+        if tuple(proof.site for proof in proofs) != dealers:
+            raise Refusal.UPLOAD_UNPROVEN.refuse()
+        sharing_digest = names_digest(labels.SHARING_DIGEST, before.sharing)
+        for proof in proofs:
+            public = before.own.roster.public(proof.site)
+            parts = before.spec.digest, before.adverts_digest, sharing_digest, proof.vector_digest
+            try:
+                verify(public, proof.signature, labels.SIGN_UPLOAD, *parts, who=proof.site)
+            except BadSignature:
+                raise Refusal.UPLOAD_UNPROVEN.refuse(proof.site) from None
+        return super().handle(request)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class Harvest:
         states = self.attempt.states[colluder]
         opened = next((s.opened for s in states if isinstance(s, AwaitSharingSet)), {})
         for peer, envelope in opened.items():
+            if envelope.shares is None:
+                continue  # in a sparse graph: no holder of this peer's secrets
             of_mask_secret, of_self_mask = envelope.shares
             self.mask_secret.setdefault(peer, {})[self._point(colluder)] = of_mask_secret
             self.self_mask.setdefault(peer, {})[self._point(colluder)] = of_self_mask
@@ -90,7 +92,7 @@ def unmask_alone(
     streams = [masks.self_mask(self_seed, -1)]
     victims_own = harvest.rebuild(harvest.mask_secret, victim)
     adverts_digest = next(
-        state.adverts_digest for state in attempt.states[victim] if isinstance(state, AwaitDeliveries)
+        state.dealer.adverts_digest for state in attempt.states[victim] if isinstance(state, AwaitDeliveries)
     )
     for peer in sharing:
         if peer == victim:

@@ -158,7 +158,7 @@ class LyingExchange:
 
     def _sharing(self, site: str, liar: Liar, reply: Buffer, _: Any) -> Message:
         envelopes = []
-        adverts_digest = self._sessions[site].state.adverts_digest  # type: ignore[attr-defined]
+        adverts_digest = self._sessions[site].state.dealer.adverts_digest  # type: ignore[attr-defined]
         for envelope in Sharing.decode(reply).envelopes:
             if envelope.recipient in liar.bad_seeds:
                 envelope = replace(envelope, sealed_seed=bytes(len(envelope.sealed_seed)))
@@ -174,7 +174,7 @@ class LyingExchange:
         true = () if liar.hides else answer.complaints
         accused = tuple(name for name in cohort if name in {*liar.accuses, *true})
         answer = replace(answer, complaints=accused)
-        signature = self._sign(site, labels.SIGN_CONFIRMATION, state.adverts_digest, answer.body())
+        signature = self._sign(site, labels.SIGN_CONFIRMATION, state.dealer.adverts_digest, answer.body())
         return replace(answer, signature=signature)
 
     def _shares(self, site: str, liar: Liar, reply: Buffer, _: Any) -> Message:

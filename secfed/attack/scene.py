@@ -29,6 +29,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.graph import SparseGraph
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.masked.states import ClientState
 from secfed.crypto.messages import Result, Specification, Upload, peek_type
@@ -37,6 +38,8 @@ from secfed.site.journal import Journal
 
 STAGES: Final = ("advertise", "share", "confirm", "mask", "consistency", "unmask", "result")
 _REQUESTS = dict(zip((0, 2, 4, 19, 6, 8, 10), STAGES, strict=True))  # type of the request -> stage
+_REQUESTS |= {20: "choose", 22: "share", 24: "confirm", 25: "unmask"}  # in a sparse graph
+_ORDER: Final = ("advertise", "choose", *STAGES[1:])
 _STUDY: Final = "study"
 
 RingVector = tuple[NDArray[Any], ...]
@@ -65,7 +68,8 @@ class Integers:
 class SimulatedConsortium:
     """Sites with pinned identities, one update each, and an aggregator; all derive from ``seed``.
 
-    ``threshold`` is the number of answers needed, None the cohort's default; ``limits`` are every site's.
+    ``threshold`` is the number of answers needed, None the cohort's default; ``limits`` are every site's;
+    ``graph`` None is the complete one.
     Journals live as long as the consortium.
     """
 
@@ -77,8 +81,9 @@ class SimulatedConsortium:
         threshold: int | None = None,
         limits: SiteLimits | None = None,
         seed: int = 0,
+        graph: SparseGraph | None = None,
     ) -> None:
-        self.seed = seed
+        self.seed, self.graph = seed, graph
         self.names = tuple(f"hospital-{index:0{len(str(sites - 1))}d}" for index in range(sites))
         self.aggregator = self.person("aggregator")
         self.identities = {name: self.person(name) for name in self.names}
@@ -206,10 +211,13 @@ class Attempt:
         serving = {"round": spec.round, "exchange_index": spec.exchange_index, "exchange": spec.exchange}
         changes = contributions or {}
         self.sites = {
-            name: MaskedSite(consortium.contribution(name, **{**serving, **changes.get(name, {})}))
+            name: MaskedSite(
+                consortium.contribution(name, **{**serving, **changes.get(name, {})}), consortium.graph
+            )
             for name in members
         }
-        self.server = MaskedServer(spec, consortium.roster, consortium.shape)
+        sparse = consortium.graph is not None
+        self.server = MaskedServer(spec, consortium.roster, consortium.shape, sparse=sparse)
         self.requests: dict[str, Buffer] = dict(self.server.begin())  # what the server wants to send next
         self.replies: list[tuple[str, str, bytes]] = []  # stage, site and bytes of what left a site
         self.refusals: dict[str, SecfedError] = {}
@@ -270,7 +278,7 @@ class Attempt:
 
     def _is_silent(self, site: str, stage: str) -> bool:
         since = self._silent.get(site)
-        return since is not None and STAGES.index(since) <= STAGES.index(stage)
+        return since is not None and _ORDER.index(since) <= _ORDER.index(stage)
 
     def result(self, **changes: Any) -> Result:
         """The signed result; ``changes`` replace its fields before signing."""

@@ -45,6 +45,7 @@ TRAITS: Final[Mapping[str, ProtectionTraits]] = {
         relies_on="A single site's values stay hidden as long as no more sites help the aggregator than the "
         "study tolerates, and the pinned roster holds the right keys. All other sites together can always "
         "subtract their own values from a total.",
+        own_options=("graph", "dropout_rate"),
     ),
     "encrypted": ProtectionTraits(
         hides_sites=True,

@@ -7,9 +7,10 @@ from typing import Final, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from secfed.config.protections import TRAITS, ProtectionName, ProtectionTraits
-from secfed.config.schema import OPERATIONAL, Strict
+from secfed.config.schema import LATER, OPERATIONAL, Strict
 from secfed.crypto import thresholds
 from secfed.crypto.fixedpoint import FixedPoint
+from secfed.crypto.masked.graph import DROPOUT_RATE
 from secfed.errors import ConfigError, RangeError
 
 BROADCAST_BOUND: Final = 1e6  # of every number in a broadcast, where the study names no other
@@ -48,6 +49,7 @@ class ProtectionSection(Strict):
         default=BROADCAST_BOUND,
         gt=0,
         le=2.0**64,
+        json_schema_extra=LATER,
         description="above 0: the largest number in a broadcast; sites refuse another one unseen",
     )
     min_cohort: int = Field(
@@ -59,18 +61,32 @@ class ProtectionSection(Strict):
     max_dropouts: int | None = Field(
         default=None,
         ge=0,
+        json_schema_extra=LATER,
         description="how many of the sites that an exchange plans for may be missing in its sum; without it "
         "only min_cohort and threshold count",
     )
     sites_per_round: int | None = Field(
         default=None,
         ge=_LEAST_SITES,
+        json_schema_extra=LATER,
         description="how many sites, drawn by the study's digest, one round asks; left out, all",
     )
     colluders: int | None = Field(
         default=None,
         ge=0,
         description="how many sites may collude with the server; default ceil(n/3) - 1",
+    )
+    graph: Literal["complete", "sparse"] = Field(
+        default="complete",
+        json_schema_extra=LATER,
+        description='"complete" or "sparse": fewer masks, for cohorts above a hundred; only for masked',
+    )
+    dropout_rate: float = Field(
+        default=DROPOUT_RATE,
+        ge=0,
+        le=0.5,
+        json_schema_extra=LATER,
+        description="0 to 0.5: the share of sites whose dropping out at random a sparse graph must survive",
     )
     key_mode: Literal["public", "symmetric"] = Field(
         default="public", description='"public" or "symmetric"; only for encrypted'
@@ -109,6 +125,11 @@ class ProtectionSection(Strict):
                 f"protection.sites_per_round: under {self.name} protection the sites keep the model, and one "
                 "that the last rounds do not ask would be left with an older one",
                 remedy='set protection.name = "masked", or remove it',
+            )
+        if self.graph == "complete" and self.dropout_rate != DROPOUT_RATE:
+            raise ConfigError(
+                "protection.dropout_rate: has no effect in a complete graph",
+                remedy='remove it, or set protection.graph = "sparse"',
             )
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from secfed.algorithms.framework.base import Algorithm
@@ -13,6 +14,7 @@ from secfed.crypto.attempt import SiteContribution
 from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.graph import SparseGraph
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Specification
 from secfed.protection.encrypted import Encrypted
@@ -50,6 +52,14 @@ PLAIN: Final = VectorSums(TRAITS["plain"], PlainSite, PlainServer)
 MASKED: Final = VectorSums(TRAITS["masked"], MaskedSite, MaskedServer)
 
 
+def _masked(settings: ProtectionSection) -> VectorSums:
+    """The same states in either graph; every party takes the graph from its own copy of the study."""
+    if settings.graph == "complete":
+        return MASKED
+    site = partial(MaskedSite, graph=SparseGraph(settings.dropout_rate))
+    return VectorSums(TRAITS["masked"], site, partial(MaskedServer, sparse=True))
+
+
 def make_protection(
     settings: ProtectionSection, algorithm: Algorithm, rounds: int, sites: Sequence[str]
 ) -> Protection:
@@ -63,6 +73,6 @@ def make_protection(
 
 _MAKERS: Final[dict[str, Callable[[ProtectionSection, Algorithm, int, Sequence[str]], Protection]]] = {
     "plain": lambda *_: PLAIN,
-    "masked": lambda *_: MASKED,
+    "masked": lambda settings, *_: _masked(settings),
     "encrypted": Encrypted.derive,
 }

@@ -20,6 +20,7 @@ _PANEL_IN = 2.9
 _STAGE_COLOURS = {
     "train": "#9A9A9A",
     "advertise": style.SKY,
+    "choose": style.BLUE,
     "share": style.GREEN,
     "confirm": style.YELLOW,
     "mask": style.ORANGE,

@@ -15,7 +15,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from secfed.config.plugins import allow_imports
 from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
-from secfed.config.sections import BROADCAST_BOUND, ProtectionSection, StudySection
+from secfed.config.sections import ProtectionSection, StudySection
 from secfed.config.toml_file import parse_tables, read_own_text
 from secfed.crypto import labels
 from secfed.crypto.codec import digest
@@ -126,13 +126,8 @@ class Study(Strict):
             del tables["model"]["start"], tables["model"]["start_sha256"]
         if tables["model"].get("adapters", "") is None:
             del tables["model"]["adapters"], tables["model"]["adapter_rank"]
-        if self.protection.broadcast_bound == BROADCAST_BOUND:
-            del tables["protection"]["broadcast_bound"]
         if tables["data"].get("patient_key", "") is None:
             del tables["data"]["patient_key"]
-        for key in ("max_dropouts", "sites_per_round"):
-            if getattr(self.protection, key) is None:
-                del tables["protection"][key]
         return self._without_later(tables)
 
     def identity(self) -> dict[str, Any]:

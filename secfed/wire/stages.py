@@ -1,5 +1,5 @@
-"""The stages of an exchange, in order."""
+"""The stages of an exchange, in order; ``choose`` is there in a sparse graph of masks only."""
 
 from __future__ import annotations
 
-STAGES = ("train", "advertise", "share", "confirm", "mask", "consistency", "unmask")
+STAGES = ("train", "advertise", "choose", "share", "confirm", "mask", "consistency", "unmask")

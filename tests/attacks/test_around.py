@@ -22,6 +22,7 @@ from secfed.attack.wards import names, study
 from secfed.attack.watched import Hospitals
 from secfed.crypto.masked import client as masked_site
 from secfed.crypto.masked import server as masked_server
+from secfed.crypto.masked import server_sum
 from secfed.crypto.masked.disputes import Verdict
 from secfed.deploy.admission import near_twins
 from secfed.deploy.policy import policy as policy_checks
@@ -179,7 +180,7 @@ def nothing(*_: Any, **__: Any) -> None:
         pytest.param("twin-study", near_twins, "noted", lambda *_: (), id="no warning"),
         pytest.param("twin-study", Study, "identity", Study.tables, id="a deadline makes another study"),
         pytest.param("framing", secure_round, "settle", blames_the_accused, id="the accused is blamed"),
-        pytest.param("framing", masked_server, "check_shares", nothing, id="nobody checks shares"),
+        pytest.param("framing", server_sum, "check_shares", nothing, id="nobody checks shares"),
         pytest.param("framing", masked_server._Advertise, "_check_fresh", nothing, id="a duplicate key"),
         pytest.param("downgrade", policy_checks, "_check_protection", lambda *_: [], id="no protection"),
         pytest.param("downgrade", policy_checks, "_check_privacy", lambda *_: [], id="no privacy"),

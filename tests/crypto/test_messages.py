@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from secfed.crypto import labels, message_base, sealing, shamir
 from secfed.crypto.codec import Writer
+from secfed.crypto.masked import graph_messages
+from secfed.crypto.messages import ALL as COMPLETE
 from secfed.crypto.messages import (
-    ALL,
     SEALED_SEED_BYTES,
     SEALED_SHARES_BYTES,
     Advert,
@@ -35,6 +36,7 @@ from secfed.crypto.record import Record
 from secfed.errors import MalformedMessage, RoundAborted
 from tests.kill import failing
 
+ALL = (*COMPLETE, *graph_messages.ALL)
 NAMES = (
     st.text(max_size=50)
     .filter(lambda name: len(name.encode("utf-8", "replace")) <= 200)
@@ -73,6 +75,7 @@ BY_NAME = {
     "seal_key": exactly(sealing.PUBLIC_BYTES),
     "sealed_seed": exactly(SEALED_SEED_BYTES),
     "sealed_shares": exactly(SEALED_SHARES_BYTES),
+    "holders": st.binary(max_size=125),
     "shares": SHARES,
     "model": st.binary(max_size=100).map(memoryview),
 }
@@ -114,6 +117,12 @@ def test_types_are_numbered_once_and_for_all() -> None:
         "FinalModel": 17,
         "Confirmation": 18,
         "SharingSet": 19,
+        "AdvertDigests": 20,
+        "Choice": 21,
+        "Neighbourhood": 22,
+        "NeighbourSharing": 23,
+        "NeighbourDeliveries": 24,
+        "ProvenUnmaskRequest": 25,
     }
 
 

@@ -19,6 +19,7 @@ MODULES = (
     "masked.test_refusals_keys",
     "masked.test_refusals_unmasking",
     "masked.test_refusals_model",
+    "masked.test_sparse",
     "encrypted.test_sum_checks",
 )
 

@@ -58,7 +58,7 @@ partition = "iid"
 test_fraction = 0.25
 {data}
 [protection]
-name = "{protection}"
+{protection}
 {privacy}
 """
 PRIVACY = {
@@ -68,13 +68,16 @@ PRIVACY = {
 }
 
 
+PROTECTION = {"sparse": 'name = "masked"\ngraph = "sparse"'}
+
+
 class Killed(BaseException):
     """As if the process had been killed: no handler takes it."""
 
 
 def study(protected: str, unit: str | None, rounds: int = 1) -> Study:
     text = TOML.format(
-        protection=protected,
+        protection=PROTECTION.get(protected, f'name = "{protected}"'),
         rounds=rounds,
         privacy=PRIVACY[unit],
         algorithm="" if unit is None else 'weighting = "equal"',

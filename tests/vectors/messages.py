@@ -5,11 +5,22 @@ Long constant fields are written as ``{"byte": ..., "count": ...}``.
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from secfed.crypto import labels, sealing
 from secfed.crypto.codec import digest
+from secfed.crypto.masked.graph_messages import (
+    AdvertDigests,
+    Choice,
+    NeighbourDeliveries,
+    Neighbourhood,
+    NeighbourSharing,
+    ProvenUnmaskRequest,
+    SeedEnvelope,
+    UploadProof,
+    advert_digest,
+)
 from secfed.crypto.messages import (
     SEALED_SEED_BYTES,
     SEALED_SHARES_BYTES,
@@ -56,6 +67,8 @@ def example_messages() -> dict[str, Any]:
     shares = SelfMaskShare(names[0], _constant(1, 33)), MaskSecretShare(names[1], _constant(2, 33))
     views = tuple(View(name, _constant(8 + index, 64)) for index, name in enumerate(names[:2]))
     vector = bytes(range(1, 8))
+    choice = replace(Choice.of(names[1], (names[0], names[2]), 2, names), signature=_constant(19, 64))
+    seed = SeedEnvelope(*names[:2], _constant(20, SEALED_SEED_BYTES), _constant(21, 64))
     return {
         "Specification": spec,
         "Advert": adverts[0],
@@ -75,6 +88,14 @@ def example_messages() -> dict[str, Any]:
             "study-5f", _constant(12), 7, 65538, _constant(13), _constant(14, 64), vector
         ),
         "Empty Survivors": Survivors(()),
+        "AdvertDigests": AdvertDigests(tuple(advert_digest(advert) for advert in adverts)),
+        "Choice": choice,
+        "Neighbourhood": Neighbourhood(adverts[1:], (choice,)),
+        "NeighbourSharing": NeighbourSharing(envelopes, (seed,)),
+        "NeighbourDeliveries": NeighbourDeliveries(envelopes, (seed,)),
+        "ProvenUnmaskRequest": ProvenUnmaskRequest(
+            ("病院",), views[:1], (UploadProof(names[0], _constant(22), _constant(23, 64)),)
+        ),
     }
 
 
@@ -103,9 +124,11 @@ def message_vectors() -> Json:
     bodies = {name: examples[name] for name in ("Specification", "Advert")}
     bodies["Envelope"] = examples["Sharing"].envelopes[0]
     bodies |= {name: examples[name] for name in ("Confirmation", "Shares", "Result", "FinalModel")}
+    bodies |= {"Choice": examples["Choice"], "SeedEnvelope": examples["NeighbourSharing"].seeds[0]}
     digests = {
         "specification": spec.digest,
         "advertised_set": adverts.digest,
+        "advertised_set_of_a_sparse_graph": examples["AdvertDigests"].digest,
         "sharing_set_of_survivors": names_digest(labels.SHARING_DIGEST, names),
         "signed_by_a_view_without_the_third": digest(labels.SIGN_VIEW, *parts),
     }

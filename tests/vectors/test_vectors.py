@@ -14,6 +14,7 @@ import pytest
 from secfed.crypto import labels, messages
 from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import Run, VectorShape
+from secfed.crypto.masked import graph_messages
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Result, Specification
 from secfed.crypto.refusals import Refusal
@@ -22,6 +23,8 @@ from tests.vectors import generate
 from tests.vectors.bad import OPERATIONS, check
 from tests.vectors.messages import as_json
 from tests.vectors.replay import rebuild, request_to
+
+ALL_MESSAGES = (*messages.ALL, *graph_messages.ALL)
 
 
 @cache
@@ -97,7 +100,7 @@ def test_a_server_given_the_recorded_replies_gives_the_recorded_requests_and_sum
 
 @pytest.mark.parametrize("case", load("messages.json")["messages"], ids=lambda case: case["name"])
 def test_an_encoding_is_read_as_the_fields_beside_it(case: dict[str, Any]) -> None:
-    (kind,) = (one for one in messages.ALL if case["type"] == one.TYPE)
+    (kind,) = (one for one in ALL_MESSAGES if case["type"] == one.TYPE)
     message = kind.decode(bytes.fromhex(case["encoding"]))
     assert json.loads(json.dumps(as_json(message))) == case["fields"]
     assert message.encode().hex() == case["encoding"]
@@ -105,7 +108,7 @@ def test_an_encoding_is_read_as_the_fields_beside_it(case: dict[str, Any]) -> No
 
 def test_every_message_type_and_every_label_has_a_vector() -> None:
     assert {case["type"] for case in load("messages.json")["messages"]} == {
-        kind.TYPE for kind in messages.ALL
+        kind.TYPE for kind in ALL_MESSAGES
     }
     published = load("labels.json")["labels"]
     assert published == {k: v.decode() for k, v in vars(labels).items() if isinstance(v, bytes)}
@@ -139,6 +142,10 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.OTHER_START,  # outside any attempt: tests/secfed/study/test_warm_start.py
         Refusal.BROADCAST_RANGE,  # of a task: tests/secfed/site/test_silence.py
         Refusal.BROADCAST_SHAPE,  # the same
+        Refusal.TOO_MANY_ATTEMPTS,  # of a sparse graph: tests/crypto/masked/test_sparse.py
+        Refusal.CHOICE_SIGNATURE,  # the same
+        Refusal.NEIGHBOURHOOD,  # the same
+        Refusal.UPLOAD_UNPROVEN,  # the same
         Refusal.SUM_TAG,  # of encrypted sums: tests/crypto/encrypted/test_sum_checks.py
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from secfed.crypto.masked import graph_messages
 from secfed.crypto.messages import ALL, Survivors
 from secfed.errors import MalformedMessage
 from secfed.wire import frames
@@ -33,7 +34,7 @@ def _fuzzer() -> ModuleType:
     return module
 
 
-TYPES = (*(kind.__name__ for kind in ALL), "Roster", "frame", "state")
+TYPES = (*(kind.__name__ for kind in (*ALL, *graph_messages.ALL)), "Roster", "frame", "state")
 
 
 def test_every_decoder_is_fuzzed() -> None:

@@ -200,7 +200,7 @@ def _confirms_for_another(_: Attempt, reply: bytes) -> bytes:
 
 
 def _complains_of_itself(attempt: Attempt, reply: bytes) -> bytes:
-    adverts_digest = attempt.states[BAD][-1].before.adverts_digest  # type: ignore[attr-defined]
+    adverts_digest = attempt.states[BAD][-1].before.dealer.adverts_digest  # type: ignore[attr-defined]
     answer = replace(Confirmation.decode(reply), complaints=(BAD,))
     return _signed(attempt, answer, labels.SIGN_CONFIRMATION, adverts_digest)
 

@@ -14,8 +14,8 @@ from secfed.crypto import specification
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked import client as masked_site
-from secfed.crypto.masked import states
-from secfed.crypto.masked.server import _Attempt
+from secfed.crypto.masked import dealing, states
+from secfed.crypto.masked.server_sum import Attempt as ServerAttempt
 from secfed.crypto.messages import Advert, Confirmation
 from secfed.crypto.refusals import Refusal
 from tests.simulator import Attempt, Consortium
@@ -86,9 +86,9 @@ def test_two_signed_specifications_void_each_others_keys() -> None:
 
 def test_without_signatures_the_envelopes_still_do_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defence in depth: an envelope is sealed under the specification its sender was shown."""
-    for module in (masked_site, states, specification):
+    for module in (dealing, states, specification):
         monkeypatch.setattr(module, "verified", lambda *_args, **_kwargs: None)
-    monkeypatch.setattr(_Attempt, "check_signature", lambda *_args: None)
+    monkeypatch.setattr(ServerAttempt, "check_signature", lambda *_args: None)
     consortium = dead_consortium()
     attempt = _two_specifications(consortium).run(until="confirm")
     others = tuple(name for name in consortium.names if name != TARGET)

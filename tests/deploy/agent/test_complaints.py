@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from secfed.crypto import labels
-from secfed.crypto.masked.client import AwaitAdverts
+from secfed.crypto.masked.dealing import Dealer
 from secfed.crypto.refusals import Refusal
 from secfed.records.chain_file import verify_file
 from secfed.records.decision_log import DECISIONS
@@ -24,17 +24,17 @@ VICTIM, OTHER, LIAR = NAMES
 
 def lies(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first round, what the liar seals for the victim cannot be opened; it is signed all the same."""
-    honest = AwaitAdverts._envelope
+    honest = Dealer._envelope
 
-    def envelope(self: AwaitAdverts, peer: Any, adverts_digest: bytes, *shares: bytes) -> Any:
-        made = honest(self, peer, adverts_digest, *shares)
+    def envelope(self: Dealer, peer: Any, *dealt: Any) -> Any:
+        made = honest(self, peer, *dealt)
         if (self.own.site, peer.site, self.spec.round) != (LIAR, VICTIM, 1):
             return made
         made = replace(made, sealed_seed=bytes(len(made.sealed_seed)))
-        parts = self.spec.digest, adverts_digest, made.body()
+        parts = self.spec.digest, self.adverts_digest, made.body()
         return replace(made, signature=self.own.identity.sign(labels.SIGN_ENVELOPE, *parts))
 
-    monkeypatch.setattr(AwaitAdverts, "_envelope", envelope)
+    monkeypatch.setattr(Dealer, "_envelope", envelope)
 
 
 @pytest.mark.usefixtures("trains_here")

@@ -108,7 +108,8 @@ class TestOptions:
     def test_a_malformed_drop_stops_before_the_study_is_even_read(self, engine: Engine) -> None:
         result = secfed("simulate", "s.toml", "--drop", "hospital-2@upload")
         assert result.exit_code == 2
-        assert "use one of: train, advertise, share, confirm, mask, consistency, unmask" in result.stderr
+        listed = "train, advertise, choose, share, confirm, mask, consistency, unmask"
+        assert f"use one of: {listed}" in result.stderr
         assert not hasattr(engine, "file")
 
     def test_a_full_folder_stops_before_anything_runs(self, engine: Engine, tmp_path: Path) -> None:

@@ -35,7 +35,10 @@ def test_an_unknown_stage_is_refused_with_the_list() -> None:
     with pytest.raises(ConfigError) as caught:
         Dropout.parse("hospital-2@upload:3")
     assert "'upload'" in caught.value.message
-    assert caught.value.remedy == "use one of: train, advertise, share, confirm, mask, consistency, unmask"
+    assert (
+        caught.value.remedy
+        == "use one of: train, advertise, choose, share, confirm, mask, consistency, unmask"
+    )
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,23 @@ def test_dropouts_do_not_tell_plain_from_masked(tmp_path: Path, stage: str) -> N
     report = run(study("masked"), tmp_path / "masked", drop)
     assert model_bytes(tmp_path / "plain") == model_bytes(tmp_path / "masked")
     lost = "hospital-2" not in report.rounds[1].survivors
-    assert lost == (stage in ("train", "advertise", "share", "confirm", "mask"))
+    assert lost == (stage in STAGES[: STAGES.index("mask") + 1])
+
+
+@pytest.mark.parametrize(
+    "stage", ["mask", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("choose", "unmask"))]
+)
+def test_a_sparse_graph_changes_nothing_but_who_masks_towards_whom(tmp_path: Path, stage: str) -> None:
+    complete = study("masked", sites=10).replace("protection.colluders", 1).replace("study.rounds", 2)
+    sparse = complete.replace("protection.graph", "sparse").replace("protection.dropout_rate", 0.05)
+    drop = f"hospital-2@{stage}:2"
+    reports = [run(one, tmp_path / name, drop) for name, one in (("c", complete), ("s", sparse))]
+    assert model_bytes(tmp_path / "c") == model_bytes(tmp_path / "s")
+    assert [row.survivors for row in reports[0].rounds] == [row.survivors for row in reports[1].rounds]
+    sent = [report.rounds[0].bytes_up_per_site.mean for report in reports]
+    assert sent[0] != sent[1]
+    verdict = verify_run(tmp_path / "s", read_roster(tmp_path / "s" / "roster.json"))
+    assert verdict.problems == verdict.notes == []
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "confirm", "mask"])

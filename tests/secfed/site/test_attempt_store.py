@@ -73,7 +73,9 @@ def _kinds_of(hospital: Hospital) -> list[tuple[str, int]]:
     return [(entry.kind, entry.body["round"]) for entry in entries if entry.kind in (SUMMED, RELEASED)]
 
 
-@pytest.mark.parametrize(("protected", "unit"), KINDS)
+@pytest.mark.parametrize(
+    ("protected", "unit"), [*KINDS, pytest.param("sparse", None, marks=pytest.mark.slow)]
+)
 def test_a_restart_after_every_message_gives_the_same_answers(
     protected: str, unit: str | None, begun: Begun, undisturbed: Models
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_restart_after_every_message_gives_the_same_answers(
     assert consortium.run() == undisturbed[protected, unit]
     assert all(reply is not None for _, _, _, reply in consortium.frames)
     stages = {"masked": {"train", "advertise", "share", "confirm", "mask", "consistency", "unmask", "result"}}
+    stages["sparse"] = stages["masked"] | {"choose"}
     assert set(compared) >= stages.get(protected, {"keys", "train", "mask", "result"})
     works = 2 if unit is None else 1
     for hospital in consortium.hospitals.values():

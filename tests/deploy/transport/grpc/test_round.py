@@ -26,6 +26,7 @@ from tests.deploy.link_case import AUTHORITY, SITES, Consortium, Watched, consor
 from tests.deploy.relay_case import Proxy
 
 MIB = 1 << 20
+SPARSE = 'masked"\ngraph = "sparse'  # as the study file has it
 
 
 def over_the_link(c: Consortium, longest: list[list[int]]) -> type[SimulatedTransport]:
@@ -82,9 +83,10 @@ def run(tmp_path, name: str, protection: str, drops: Sequence[Dropout]) -> tuple
         ("plain", ()),
         ("masked", ()),
         ("masked", (Dropout("hospital-2", "consistency", 1),)),
+        (SPARSE, ()),
         ("encrypted", ()),
     ],
-    ids=["plain", "masked", "masked with a dropout", "encrypted"],
+    ids=["plain", "masked", "masked with a dropout", "sparse", "encrypted"],
 )
 def test_a_study_over_the_link_gives_the_bytes_of_a_simulation(tmp_path, monkeypatch, protection, drops):
     if protection == "encrypted":
