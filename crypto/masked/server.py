@@ -55,6 +55,7 @@ class _Attempt:
     context: masks.MaskContext
     total: masks.Accumulator
     disputes: tuple[tuple[str, str], ...] = ()  # (who complained, of whom)
+    adverts_digest: bytes = b""  # once keys are advertised
 
     def check_signature(self, site: str, signature: bytes, label: bytes, *parts: Buffer) -> None:
         verify(self.roster.public(site), signature, label, *parts, who=site)
@@ -120,6 +121,7 @@ class _Advertise:
         names = self.attempt.in_order(self.adverts)
         message = Adverts(tuple(self.adverts[name] for name in names))
         encoded = message.encode()
+        self.attempt.adverts_digest = message.digest
         dealt = Dealt(self.attempt.roster, self.attempt.spec.digest, self.adverts, message.digest)
         return _Share(self.attempt, dealt), dict.fromkeys(names, encoded)
 
@@ -334,6 +336,16 @@ class MaskedServer:
     def survivors(self) -> tuple[str, ...]:
         """Sites whose summand is in the sum."""
         return self._done.survivors
+
+    @property
+    def shape(self) -> VectorShape:
+        """Of what is summed."""
+        return self._attempt.context.shape
+
+    @property
+    def adverts_digest(self) -> bytes:
+        """What the streams that close a sum are bound to, beside the specification."""
+        return self._done.attempt.adverts_digest
 
     @property
     def sums(self) -> tuple[NDArray[Any], ...]:

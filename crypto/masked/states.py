@@ -29,6 +29,7 @@ from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer, Reader
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.masked import masks
+from secfed.crypto.masked.closing import Closing, closed_shape
 from secfed.crypto.masked.key_derivation import (
     envelope_context,
     mask_key,
@@ -191,10 +192,15 @@ class AwaitSharingSet:
         for peer in peers:
             seed_out = outgoing_seed(before.secrets.mask_secret, spec.digest, me, peer)
             streams.append(pair_stream(position(me), position(peer), seed_out, self.opened[peer].seed))
-        context = masks.MaskContext(spec.digest, own.broadcast_digest, own.shape)
-        buffer = Upload.frame(own.shape.wire_bytes)
-        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + own.shape.wire_bytes]
-        vector_digest = masks.write_masked(own.source, streams, context, room)
+        source, shape = own.source, own.shape
+        if own.group_key is not None:
+            closing = Closing(own.group_key, spec.digest, before.adverts_digest)
+            streams.append(closing.stream(me, 1))
+            source, shape = closing.tagged(source, shape), closed_shape(shape)
+        context = masks.MaskContext(spec.digest, own.broadcast_digest, shape)
+        buffer = Upload.frame(shape.wire_bytes)
+        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + shape.wire_bytes]
+        vector_digest = masks.write_masked(source, streams, context, room)
         sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
         parts = spec.digest, before.adverts_digest, sharing_digest, vector_digest
         signature = own.identity.sign(labels.SIGN_UPLOAD, *parts)

@@ -38,6 +38,13 @@ def simulate(
     protection: Annotated[
         str | None, typer.Option(metavar="NAME", help="Use this protection instead of the study's.")
     ] = None,
+    reveal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHOM",
+            help="Let the aggregator or only the sites (closed sums) read the sums of masked protection.",
+        ),
+    ] = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(
@@ -101,7 +108,11 @@ def simulate(
     where = EngineOptions(engine, workers, site_deadline)
     study = Study.load(study_file)
     if protection is not None:
+        if protection != study.protection.name and study.protection.reveal != "aggregator":
+            study = study.replace("protection.reveal", None)  # it belongs to the one that is replaced
         study = study.replace("protection.name", protection)
+    if reveal is not None:
+        study = study.replace("protection.reveal", reveal)
     if seed is not None:
         study = study.replace("study.seed", seed)
     if out is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from secfed.algorithms.framework.base import Algorithm
-from secfed.config.protections import TRAITS, ProtectionTraits
+from secfed.config.protections import CLOSED, TRAITS, ProtectionTraits
 from secfed.config.sections import ProtectionSection
 from secfed.crypto.attempt import SiteContribution
 from secfed.crypto.identity import Roster
@@ -15,6 +15,7 @@ from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Specification
+from secfed.protection.closed import Closed
 from secfed.protection.encrypted import Encrypted
 from secfed.protection.interface import Protection, ServerSession, SiteSession
 from secfed.protection.plain import PlainServer, PlainSite
@@ -58,11 +59,12 @@ def make_protection(
     Raises:
         ConfigError: no encryption parameters fit the study, or the key holder is not a site.
     """
-    return _MAKERS[settings.name](settings, algorithm, rounds, sites)
+    return _MAKERS[settings.kind](settings, algorithm, rounds, sites)
 
 
 _MAKERS: Final[dict[str, Callable[[ProtectionSection, Algorithm, int, Sequence[str]], Protection]]] = {
     "plain": lambda *_: PLAIN,
     "masked": lambda *_: MASKED,
+    CLOSED: Closed.derive,
     "encrypted": Encrypted.derive,
 }

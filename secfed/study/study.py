@@ -128,6 +128,8 @@ class Study(Strict):
             del tables["protection"]["broadcast_bound"]
         if tables["data"].get("patient_key", "") is None:
             del tables["data"]["patient_key"]
+        if self.protection.reveal == "aggregator":
+            del tables["protection"]["reveal"]
         if self.protection.max_dropouts is None:
             del tables["protection"]["max_dropouts"]
         return tables
@@ -155,7 +157,7 @@ class Study(Strict):
         start = {} if self.model.start is None else {"start": self.model.start_sha256}
         return {
             "algorithm": self.algorithm.name,
-            "protection": self.protection.name,
+            "protection": self.protection.kind,
             "rounds": self.rounds,
             "sites": sites,
             "privacy": None if self.privacy is None else self.privacy.canonical(),

@@ -10,9 +10,8 @@ pytest.importorskip("tenseal")
 
 from secfed.crypto import labels
 from secfed.crypto.encrypted.bfv import Ring
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair
 from secfed.crypto.encrypted.messages import KeyDelivery, KeyHello, KeyPackages, KeyRequest
-from secfed.crypto.encrypted.study_keys import StudyKeys, check_hello, key_context
+from secfed.crypto.encrypted.study_keys import KeyPair, StudyKeys, check_hello, key_context
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 

@@ -17,7 +17,7 @@ from secfed.records.chain_file import verify_file
 from secfed.records.transcript import RELEASED, SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE
 from secfed.site import durable_store
-from secfed.site.encrypted_session import EncryptedSession
+from secfed.site.opening_session import OpeningSession
 from secfed.storage import signed_files
 from secfed.wire.frames import Notice, Step, Task, decode, encode_state
 from tests.crypto.encrypted_case import resigned
@@ -282,7 +282,7 @@ def test_a_site_that_stopped_the_study_stays_stopped(begun: Begun) -> None:
     consortium = begun("encrypted")
     hospital = _until(consortium, "mask")
     assert hospital.open is not None
-    assert isinstance(hospital.open.site, EncryptedSession)
+    assert isinstance(hospital.open.site, OpeningSession)
     hospital.open.site._local.stop()
     hospital.start()  # no file "was changed": nobody is told to remove what keeps it stopped
     with pytest.raises(WrongState, match="stopped the study"):

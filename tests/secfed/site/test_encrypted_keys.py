@@ -21,7 +21,7 @@ from secfed.crypto.lanes import Run
 from secfed.crypto.messages import peek_type
 from secfed.errors import BadSignature, InconsistentView, MalformedMessage, RosterError
 from secfed.protection.encrypted import Encrypted
-from secfed.server.encrypted_round import EncryptedRounds, SumStore
+from secfed.server.opened_rounds import OpenedRounds, SumStore
 from secfed.server.round import Rules
 from secfed.wire.frames import READY, Notice, decode
 from secfed.wire.transport import OnReply
@@ -62,7 +62,7 @@ class TestStudyKeys:
     def test_an_outsider_gets_nothing(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
         roster, keys = parties
         keys["a"].hello()
-        sybil = StudyKeys(Identity.generate("d"), roster, "study", "a", keys["a"].ring)
+        sybil = StudyKeys(Identity.generate("d"), roster, "study", "a", keys["a"].form)
         with pytest.raises(RosterError):
             keys["a"].pack(KeyRequest((KeyHello.decode(sybil.hello()),)))
 
@@ -91,7 +91,7 @@ class TestStudyKeys:
 
     def test_another_study_has_another_context(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
         roster, keys = parties
-        other = StudyKeys(keys["b"].identity, roster, "another study", "a", keys["b"].ring)
+        other = StudyKeys(keys["b"].identity, roster, "another study", "a", keys["b"].form)
         keys["a"].hello()
         with pytest.raises(BadSignature):
             keys["a"].pack(KeyRequest((KeyHello.decode(other.hello()),)))
@@ -133,7 +133,7 @@ class TestWhoIsSentAPackage:
         protection = Encrypted(ring, "a")
         rules = Rules("study", aggregator, roster, protection, lambda cohort: cohort, 3)
         nothing: Any = None
-        rounds = EncryptedRounds(nothing, 1, protection, rules, SumStore(folder), ask, nothing)
+        rounds = OpenedRounds(nothing, 1, protection, rules, SumStore(folder), ask, nothing)
         return rounds.share_keys(("a", "b", "c")), sent
 
     def test_sites_that_asked(self, tmp_path: Path) -> None:
