@@ -97,7 +97,7 @@ def _modules_of_the_protocol() -> set[Path]:
         "site/session",
         "protection/plain",
         "protection/encrypted",
-        "site/encrypted_session",
+        "site/opening_session",
         "server/encrypted_round",
     )
     callers = {ROOT / "secfed" / f"{name}.py" for name in names}

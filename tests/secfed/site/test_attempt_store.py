@@ -24,7 +24,7 @@ from tests.crypto.encrypted_case import resigned
 from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Killed, Plug, pulling, study
 
 Begun = Callable[..., Consortium]
-KINDS = [("masked", None), ("masked", "record"), ("masked", "site"), ("encrypted", None)]
+KINDS = [("masked", None), ("masked", "record"), ("masked", "site"), ("closed", None), ("encrypted", None)]
 
 
 def _needs(protected: str) -> None:
@@ -92,6 +92,7 @@ def test_a_restart_after_every_message_gives_the_same_answers(
     assert consortium.run() == undisturbed[protected, unit]
     assert all(reply is not None for _, _, _, reply in consortium.frames)
     stages = {"masked": {"train", "advertise", "share", "confirm", "mask", "consistency", "unmask", "result"}}
+    stages["closed"] = stages["masked"] | {"keys"}
     assert set(compared) >= stages.get(protected, {"keys", "train", "mask", "result"})
     works = 2 if unit is None else 1
     for hospital in consortium.hospitals.values():
@@ -101,7 +102,7 @@ def test_a_restart_after_every_message_gives_the_same_answers(
             assert len(hospital.payments()) == 1
 
 
-@pytest.mark.parametrize(("protected", "unit"), [("masked", "record"), ("encrypted", None)])
+@pytest.mark.parametrize(("protected", "unit"), [("masked", "record"), ("closed", None), ("encrypted", None)])
 def test_a_kill_at_every_point_changes_nothing(
     protected: str,
     unit: str | None,
@@ -117,7 +118,7 @@ def test_a_kill_at_every_point_changes_nothing(
     passed = tuple(plug.passed)
     points = list(dict.fromkeys(passed))
     assert len(points) >= (20 if protected == "masked" else 14)
-    if protected == "encrypted":  # the others are the same code as under masks
+    if protected != "masked":  # the others are the same code as under masks
         chosen = ("state", "answer", "secrets", "upload noted", "sum noted")
         points = [name for name in points if any(word in name for word in chosen)]
     for point in points:

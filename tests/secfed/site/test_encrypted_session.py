@@ -31,7 +31,7 @@ from secfed.server.opened_rounds import OpenedRounds
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.simulation.transport import SimulatedTransport
-from secfed.site import encrypted_session
+from secfed.site import build
 from secfed.site.opening_session import OpeningSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
@@ -86,7 +86,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, OpeningSession]:
             super().__init__(*arguments, **more)
             made[self._identity.name] = self
 
-    monkeypatch.setattr(encrypted_session, "OpeningSession", Noted)
+    monkeypatch.setattr(build, "OpeningSession", Noted)
     return made
 
 

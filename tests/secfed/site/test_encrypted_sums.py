@@ -37,7 +37,7 @@ from secfed.errors import (
 from secfed.runs.run_report import SilentObserver
 from secfed.server.opened_rounds import OpenedRounds
 from secfed.simulation.simulate import simulate
-from secfed.site import encrypted_session
+from secfed.site import build
 from secfed.site.opening_session import OpeningSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, Step, decode
@@ -133,7 +133,7 @@ def played() -> Held:
             take(self, one)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encrypted_session, "OpeningSession", Noted)
+        patch.setattr(build, "OpeningSession", Noted)
         patch.setattr(OpenedRounds, "publish", note_sum)
         patch.setattr(EncryptedServer, "receive", note_upload)
         patch.setattr(OpeningSession, "_take", all_but_the_last)
