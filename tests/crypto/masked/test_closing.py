@@ -111,7 +111,7 @@ def test_a_shifted_lane_is_refused(run: int, by: int) -> None:
     closed = total(*UPLOADS.values())
     at = sum(each.wire_bytes for each in SHAPE.runs[:run])
     closed[at] ^= by
-    with pytest.raises(InconsistentView, match="^refusal 45: "):
+    with pytest.raises(InconsistentView, match=r"^refusal 45: "):
         CLOSING.opened(closed, SITES, BROADCAST, SHAPE)
 
 
@@ -119,28 +119,29 @@ def test_a_shifted_tag_is_refused() -> None:
     for tag in range(TAGS):
         closed = total(*UPLOADS.values())
         closed[-8 * (tag + 1)] ^= 1
-        with pytest.raises(InconsistentView, match="^refusal 45: "):
+        with pytest.raises(InconsistentView, match=r"^refusal 45: "):
             CLOSING.opened(closed, SITES, BROADCAST, SHAPE)
 
 
 def test_another_survivor_list_is_refused() -> None:
     closed = total(*(UPLOADS[site] for site in SITES[:3]))
     for wrong in (SITES, SITES[:2], ("a", "b", "d"), ("a", "a", "b", "c")):
-        with pytest.raises(InconsistentView, match="^refusal 45: "):
+        with pytest.raises(InconsistentView, match=r"^refusal 45: "):
             CLOSING.opened(closed, wrong, BROADCAST, SHAPE)
 
 
 @pytest.mark.parametrize("changed", ["group_key", "spec_digest", "adverts_digest"])
 def test_a_sum_of_another_key_specification_or_advertised_set_is_refused(changed: str) -> None:
     other = replace(CLOSING, **{changed: b"?" * 32})
-    with pytest.raises(InconsistentView, match="^refusal 45: "):
+    with pytest.raises(InconsistentView, match=r"^refusal 45: "):
         other.opened(total(*UPLOADS.values()), SITES, BROADCAST, SHAPE)
 
 
 def test_every_site_specification_and_advertised_set_has_a_stream_of_its_own() -> None:
     """One common stream, times an even number of survivors, would show the low bit of every lane."""
     streams = [CLOSING.stream(site, 1) for site in SITES]
-    streams += [replace(CLOSING, **{name: b"?" * 32}).stream("a", 1) for name in ("spec_digest", "adverts_digest")]
+    streams.append(replace(CLOSING, spec_digest=b"?" * 32).stream("a", 1))
+    streams.append(replace(CLOSING, adverts_digest=b"?" * 32).stream("a", 1))
     for one, other in combinations(streams, 2):
         assert one.secret != other.secret
     low = np.frombuffer(total(UPLOADS["a"], UPLOADS["b"]), np.uint8, 2500) & 1
