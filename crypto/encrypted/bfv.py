@@ -26,14 +26,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from secfed.crypto.codec import Writer, digest
 from secfed.crypto.lanes import Run
 from secfed.errors import ConfigError, RangeError
-
-if TYPE_CHECKING:
-    from secfed.crypto.encrypted.study_keys import KeyPair
 
 KeyMode = Literal["public", "symmetric"]
 Scheme = Literal["bfv", "ckks"]
@@ -110,12 +107,6 @@ class Ring:
         """SHA-256 over the canonical encoding: 32 bytes; every serialised key carries it."""
         writer = Writer().text(self.scheme).text(self.key_mode).uint(self.size, 4)
         return digest(_RING_DIGEST, writer.uint(self.modulus_bits, 1).uint(self.special_bits, 1).done())
-
-    def generate(self) -> KeyPair:
-        """Fresh keys of this ring."""
-        from secfed.crypto.encrypted.bfv_tenseal import generate_keys  # TenSEAL is an optional dependency
-
-        return generate_keys(self)
 
     def max_slot_bits(self, sites: int) -> int:
         """Largest plaintext modulus, in bits, that decrypts after ``sites`` additions."""

@@ -6,7 +6,7 @@
 14  KeyDelivery   server -> site   one site's package
 15  Summed        server -> site   specification, result, and the ciphertext of the sum with its tag
 16  StateView     site -> server   digest of the site's state, signed
-20  ClosedSum     server -> site   specification, result, and a closed sum of masked vectors
+22  ClosedSum     server -> site   specification, result, and a closed sum of masked vectors
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ class Summed(Message):
 
 @dataclass(frozen=True)
 class ClosedSum(Message):
-    """Message 20: as :class:`Summed` where sums are closed; ``adverts_digest`` is the attempt's.
+    """Message 22: as :class:`Summed` where sums are closed; ``adverts_digest`` is the attempt's.
 
     ``vector`` is the survivors' lanes and tags in sum, under their closing streams, as uploads lie on the
     wire.
     """
 
-    TYPE: ClassVar[int] = 20
+    TYPE: ClassVar[int] = 22
     spec: Annotated[Specification, whole(Specification, MAX_SPEC_BYTES)]
     result: Annotated[Result, whole(Result, MAX_SPEC_BYTES)]
     adverts_digest: Digest

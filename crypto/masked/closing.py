@@ -20,10 +20,10 @@ stream. The inner sums stay below 2^53, so that float64 holds them exactly in wh
 Source: masks as in :mod:`secfed.crypto.masked.masks`; Agrawal, Boneh, "Homomorphic MACs: MAC-based integrity
 for network coding", ACNS 2009, with the coefficient of every survivor fixed at 1; K_i holds the pads.
 
-Security: a total other than the survivors' sum passes one tag with probability 2^-10 at most, all twelve
-with 2^-120, for whoever has no group key (docs/protocol.md 13). Every site has it: whoever holds it and sees
-one *unmasked* vector can read that one, and can make tags for anything. The masks stay what protects a site
-from the others.
+Security: for whoever has no group key, a total other than the survivors' sum passes one tag with probability
+2^-10 at most, all twelve with 2^-120 (docs/protocol.md 13.4). Every site has it: whoever holds it and sees an
+*unmasked* vector can read that one, and can make tags for anything. Masks are what protects a site from the
+others.
 """
 
 from __future__ import annotations

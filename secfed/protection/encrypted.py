@@ -28,6 +28,24 @@ if TYPE_CHECKING:
     from secfed.crypto.encrypted.session import EncryptedServer, EncryptedSite
 
 
+@dataclass(frozen=True)
+class RingKeys(KeyForm):
+    """Keys of a ring."""
+
+    ring: Ring
+
+    @property
+    def digest(self) -> bytes:
+        """The ring's."""
+        return self.ring.digest
+
+    def generate(self) -> KeyPair:
+        """Fresh keys."""
+        from secfed.crypto.encrypted.bfv_tenseal import generate_keys
+
+        return generate_keys(self.ring)
+
+
 class OwnCipher:
     """The cipher of one site under the study key, made when it is first needed."""
 
@@ -83,7 +101,7 @@ class Encrypted(OpenedAtSites):
     @property
     def form(self) -> KeyForm:
         """The ring."""
-        return self.ring
+        return RingKeys(self.ring)
 
     def at_site(self, keys: Callable[[], KeyPair]) -> Encrypted:
         """The same at a site, which will have the study key."""

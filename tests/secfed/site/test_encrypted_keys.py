@@ -20,7 +20,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run
 from secfed.crypto.messages import peek_type
 from secfed.errors import BadSignature, InconsistentView, MalformedMessage, RosterError
-from secfed.protection.encrypted import Encrypted
+from secfed.protection.encrypted import Encrypted, RingKeys
 from secfed.server.opened_rounds import OpenedRounds, SumStore
 from secfed.server.round import Rules
 from secfed.wire.frames import READY, Notice, decode
@@ -35,7 +35,7 @@ class TestStudyKeys:
         people = [Identity.generate(name) for name in ("a", "b", "c")]
         roster = Roster.of(Identity.generate("aggregator"), people)
         ring = choose_ring([(Run(20, 100),)], 3)
-        return roster, {one.name: StudyKeys(one, roster, "study", "a", ring) for one in people}
+        return roster, {one.name: StudyKeys(one, roster, "study", "a", RingKeys(ring)) for one in people}
 
     def packages(self, parties: dict[str, StudyKeys], *names: str) -> KeyPackages:
         parties["a"].hello()
@@ -105,7 +105,7 @@ class TestWhoIsSentAPackage:
         aggregator = Identity.generate("aggregator")
         people = [Identity.generate(name) for name in ("a", "b", "c")]
         roster, ring = Roster.of(aggregator, people), choose_ring([(Run(20, 100),)], 3)
-        keys = {one.name: StudyKeys(one, roster, "study", "a", ring) for one in people}
+        keys = {one.name: StudyKeys(one, roster, "study", "a", RingKeys(ring)) for one in people}
         sent: list[str] = []
 
         def answer(site: str, frame: Buffer) -> bytes:
