@@ -144,6 +144,9 @@ def test_every_site_specification_and_advertised_set_has_a_stream_of_its_own() -
     streams.append(replace(CLOSING, adverts_digest=b"?" * 32).stream("a", 1))
     for one, other in combinations(streams, 2):
         assert one.secret != other.secret
+    secrets = [one.tags()._columns for one in (CLOSING, replace(CLOSING, spec_digest=b"?" * 32))]
+    secrets.append(replace(CLOSING, adverts_digest=b"?" * 32).tags()._columns)
+    assert all(not np.array_equal(one, other) for one, other in combinations(secrets, 2))
     low = np.frombuffer(total(UPLOADS["a"], UPLOADS["b"]), np.uint8, 2500) & 1
     assert 0.4 < low.mean() < 0.6
 

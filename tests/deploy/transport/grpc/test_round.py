@@ -82,9 +82,10 @@ def run(tmp_path, name: str, protection: str, drops: Sequence[Dropout]) -> tuple
         ("plain", ()),
         ("masked", ()),
         ("masked", (Dropout("hospital-2", "consistency", 1),)),
+        ('masked"\nreveal = "sites', (Dropout("hospital-2", "consistency", 1),)),
         ("encrypted", ()),
     ],
-    ids=["plain", "masked", "masked with a dropout", "encrypted"],
+    ids=["plain", "masked", "masked with a dropout", "closed with a dropout", "encrypted"],
 )
 def test_a_study_over_the_link_gives_the_bytes_of_a_simulation(tmp_path, monkeypatch, protection, drops):
     if protection == "encrypted":
