@@ -195,6 +195,7 @@ class Attempt:
         down: hook on every request; its result is what the site gets.
         up: hook on every reply; its result is what the server gets.
         sites: sites to run; the cohort's members in the roster by default.
+        shape: of uploads; the consortium's by default.
     """
 
     def __init__(
@@ -207,6 +208,7 @@ class Attempt:
         down: Hook | None = None,
         up: Hook | None = None,
         sites: Sequence[str] | None = None,
+        shape: VectorShape | None = None,
     ) -> None:
         self.consortium, self.spec = consortium, spec
         self._silent, self._down, self._up = silent or {}, down, up
@@ -217,7 +219,7 @@ class Attempt:
             name: MaskedSite(consortium.contribution(name, **{**serving, **changes.get(name, {})}))
             for name in members
         }
-        self.server = MaskedServer(spec, consortium.roster, consortium.shape)
+        self.server = MaskedServer(spec, consortium.roster, shape or consortium.shape)
         self.requests: dict[str, Buffer] = dict(self.server.begin())  # what the server wants to send next
         self.replies: list[tuple[str, str, bytes]] = []  # stage, site and bytes of what left a site
         self.refusals: dict[str, SecfedError] = {}
