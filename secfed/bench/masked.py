@@ -14,7 +14,7 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from secfed.crypto import lanes
 from secfed.crypto.attempt import AttemptId
 from secfed.crypto.codec import Buffer
 from secfed.crypto.keystream import Keystream, RoundingStream, Workspace
+from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
@@ -65,9 +66,15 @@ class BenchConsortium(SimulatedConsortium):
         self.layout = Layout(fields, sites)
         super().__init__(sites, runs=self.layout.shape.runs)
         self.shape = self.layout.shape
+        self.server: MaskedServer  # of the newest attempt
         generator = torch.Generator().manual_seed(0)
         values = torch.empty(parameters).normal_(0.0, 0.05, generator=generator)
         self.summands: Summands = {"update": values, "weight": 0.5}
+
+    @property
+    def uploaded_shape(self) -> VectorShape:
+        """Of what a site uploads."""
+        return self.shape
 
     def journal(self) -> _NoJournal:
         """None."""
@@ -86,7 +93,7 @@ class BenchConsortium(SimulatedConsortium):
         timings = _Timings()
         sessions = {name: self.session(name) for name in self.names}
         silent = set(self.names[len(self.names) - drops :])
-        server = MaskedServer(self.specification(), self.roster, self.shape)
+        server = self.server = MaskedServer(self.specification(), self.roster, self.uploaded_shape)
         requests = server.begin()
         while requests:
             stage = server.stage
@@ -193,14 +200,19 @@ def measure(
     bits: int = 32,
     repeats: int = 3,
     with_flower: bool = True,
+    reveal: Literal["aggregator", "sites"] = "aggregator",
     progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
     """Run the benchmark; JSON-ready. Each quantity is the median over ``repeats`` runs.
 
-    ``drops`` sites go silent before they upload, in a second round.
+    ``drops`` sites go silent before they upload, in a second round. Where sites read the sums, they are
+    closed and opened, and encrypted protection of the same vector is measured once.
     """
+    from secfed.bench.closed import ClosedConsortium, encrypted_site_s
+
     progress("preparing")
-    consortium = BenchConsortium(parameters, sites, bits)
+    closed = ClosedConsortium(parameters, sites, bits) if reveal == "sites" else None
+    consortium = closed or BenchConsortium(parameters, sites, bits)
     scratch = np.ones(parameters, np.uint32)  # written once: the first touch of a page is not part of a limit
     runs: dict[str, list[float]] = {}
 
@@ -210,9 +222,12 @@ def measure(
     clean = dropped = _Timings()
     for repeat in range(repeats):
         progress(f"run {repeat + 1} of {repeats}")
-        note("limit_client", keystream_and_add(scratch, sites))
+        note("limit_client", keystream_and_add(scratch, sites + (closed is not None)))
         clean = consortium.run(0)
         note("client_protect", statistics.median(clean.site["mask"]))
+        if closed is not None:
+            note("limit_open", keystream_and_add(scratch, sites))
+            note("site_open", closed.open_s())
         note("limit_server", keystream_and_add(scratch, sites))
         note("server_unmask", clean.advance["unmask"])
         note("server_receive", clean.receive)
@@ -245,6 +260,13 @@ def measure(
         "peak_extra_over_vector": traced.peak_extra_bytes / (4 * parameters),
         "seconds": seconds,
     }
+    if closed is not None:
+        result["fraction_of_limit"]["site_open"] = seconds["limit_open"] / seconds["site_open"]
+        progress("encrypted")
+        if (encrypted := encrypted_site_s(closed)) is not None:
+            seconds["encrypted_symmetric_site"] = encrypted
+            own = seconds["client_protect"] + seconds["site_open"]
+            result["speedup_vs_encrypted_symmetric"] = {"site": encrypted / own}
     if drops:
         streams = seconds["limit_drops"] / ((sites - drops) * (1 + drops))
         extra = seconds["unmask_with_drops"] - seconds["server_unmask"] * (sites - drops) / sites
