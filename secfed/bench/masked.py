@@ -14,23 +14,27 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from secfed.attack.scene import SimulatedConsortium
+from secfed.bench.encrypted_site import encrypted_site_s
 from secfed.crypto import lanes
 from secfed.crypto.attempt import AttemptId
 from secfed.crypto.codec import Buffer
 from secfed.crypto.keystream import Keystream, RoundingStream, Workspace
-from secfed.crypto.lanes import VectorShape
+from secfed.crypto.lanes import VectorShape, pack_into
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.closing import Closing, closed_shape
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Upload
 from secfed.wire.layout import Encoder, Field, Layout, Summands
+
+_GROUP_KEY: Final = bytes(32)  # of the closed sums that are measured
 
 
 class _NoJournal:
@@ -129,6 +133,31 @@ class BenchConsortium(SimulatedConsortium):
         return reply
 
 
+class ClosedConsortium(BenchConsortium):
+    """Sites that close their vectors, and open the sum."""
+
+    @property
+    def uploaded_shape(self) -> VectorShape:
+        """Lanes and tags."""
+        return closed_shape(self.shape)
+
+    def session(self, name: str) -> MaskedSite:
+        """One site's half."""
+        return MaskedSite(self.contribution(name, source=self.encoder(), group_key=_GROUP_KEY))
+
+    def open_s(self) -> float:
+        """Seconds in which a site opens the sum of the newest attempt: streams off, tags checked."""
+        server, spec, at = self.server, self.specification(), 0
+        vector = memoryview(bytearray(self.uploaded_shape.wire_bytes))
+        for run, summed in zip(self.uploaded_shape.runs, server.sums, strict=True):
+            pack_into(summed, run, vector[at : at + run.wire_bytes])
+            at += run.wire_bytes
+        start = time.perf_counter()
+        closing = Closing(_GROUP_KEY, spec.digest, server.adverts_digest)
+        closing.opened(vector, server.survivors, spec.broadcast_digest, self.shape)
+        return time.perf_counter() - start
+
+
 def keystream_and_add(words: NDArray[np.uint32], streams: int) -> float:
     """Seconds to add ``streams`` ChaCha20 streams to a vector, chunk by chunk: the limit."""
     workspace = Workspace(4 * lanes.CHUNK_ELEMENTS)
@@ -208,8 +237,6 @@ def measure(
     ``drops`` sites go silent before they upload, in a second round. Where sites read the sums, they are
     closed and opened, and encrypted protection of the same vector is measured once.
     """
-    from secfed.bench.closed import ClosedConsortium, encrypted_site_s
-
     progress("preparing")
     closed = ClosedConsortium(parameters, sites, bits) if reveal == "sites" else None
     consortium = closed or BenchConsortium(parameters, sites, bits)
@@ -263,7 +290,7 @@ def measure(
     if closed is not None:
         result["fraction_of_limit"]["site_open"] = seconds["limit_open"] / seconds["site_open"]
         progress("encrypted")
-        if (encrypted := encrypted_site_s(closed)) is not None:
+        if (encrypted := encrypted_site_s(closed, closed.encoder)) is not None:
             seconds["encrypted_symmetric_site"] = encrypted
             own = seconds["client_protect"] + seconds["site_open"]
             result["speedup_vs_encrypted_symmetric"] = {"site": encrypted / own}

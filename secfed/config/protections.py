@@ -17,7 +17,7 @@ class ProtectionTraits:
     """Properties of one protection; what follows from them is decided where it matters."""
 
     hides_sites: bool  # the aggregator never sees a single site's values
-    aggregator_reads_sums: bool  # if not, every site decrypts sums and replays the server program
+    aggregator_reads_sums: bool  # if not, every site opens sums and replays the server program
     opened_by_shares: bool  # sites give out shares that unmask, so the threshold is a matter of security
     free_dropouts: bool  # a sum needs no more answers than its smallest permitted cohort has
     least_cohort: int  # smallest permitted `protection.min_cohort`

@@ -107,7 +107,7 @@ class OpeningSession(Site):
         """Answer one frame; after a sum that could not be opened, nothing is answered any more."""
         if self._local.stopped:
             raise WrongState(
-                "this site has stopped the study: a sum that the aggregator signed could not be decrypted",
+                "this site has stopped the study: a sum that the aggregator signed could not be opened",
                 remedy="find out why before the study is started again under a new key",
             )
         return super().handle(frame)
@@ -220,7 +220,7 @@ class OpeningSession(Site):
 
     @contextmanager
     def _stopping_at_refusal(self, *refusals: type[SecfedError]) -> Iterator[None]:
-        """Whether a chosen ciphertext is taken tells about the key, bit by bit: answer once, never again.
+        """Whether a chosen ciphertext is taken tells about a key of encryption: answer once, never again.
 
         An honest aggregator signs no malformed sum, and honest totals divide by no zero. So whatever goes
         wrong here is an answer, also where nobody thought of it; what this machine lacks is none.
