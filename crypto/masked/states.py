@@ -281,7 +281,8 @@ class AwaitUnmask:
             else:
                 shares.append(MaskSecretShare(peer, before.held[peer][0]))
         reply = signed(Shares(tuple(shares)), own.identity, labels.SIGN_UNMASK, spec.digest)
-        return AwaitResult(own.roster, spec, self.survivors), reply.encode()
+        expected = Result if own.group_key is None else None
+        return AwaitResult(own.roster, spec, self.survivors, expected), reply.encode()
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,7 @@ class AwaitResult:
     roster: Roster
     spec: Specification
     survivors: tuple[str, ...]
-    accepts: ClassVar = Result
+    accepts: type[Message] | None = Result  # a closed sum comes outside the attempt
 
     def handle(self, result: Result) -> tuple[ClientState, Buffer]:
         """Message 7 -> nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -156,6 +157,25 @@ def test_malformed_sums_are_refused() -> None:
     for wrong in (closed[:-1], closed + b"\0", b""):
         with pytest.raises(MalformedMessage):
             CLOSING.opened(wrong, SITES, BROADCAST, SHAPE)
+
+
+def test_altered_sums_are_refused_and_nothing_else_happens() -> None:
+    """Also where a message holds them: whatever the bytes are, there is an answer."""
+    draw, closed = random.Random(1), bytes(total(*UPLOADS.values()))
+    for _ in range(150):
+        data, at = bytearray(closed), draw.randrange(len(closed))
+        kind, size = draw.choice(("flip", "noise", "cut", "grow")), draw.choice((1, 8, 700))
+        if kind == "flip":
+            data[at] ^= 1 << draw.randrange(8)
+        elif kind == "noise":
+            data[at : at + size] = draw.randbytes(len(data[at : at + size]))
+        elif kind == "cut":
+            del data[at : at + size]
+        else:
+            data[at:at] = draw.randbytes(size)
+        if data != closed:
+            with pytest.raises((InconsistentView, MalformedMessage)):
+                CLOSING.opened(data, SITES, BROADCAST, SHAPE)
 
 
 def test_a_chunk_that_ends_inside_a_row_is_refused() -> None:

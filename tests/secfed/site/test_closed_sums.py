@@ -428,9 +428,10 @@ def test_a_restarted_site_knows_what_it_signed_and_stays_stopped_after_a_wrong_s
         notice = decode(frame)
         assert isinstance(notice, Notice)
         real = ClosedSum.decode(notice.message)
-        # A stray message ends the attempt at this site: what it uploaded for is known all the same.
+        # A result as of open sums is none of this protocol, and ends the attempt at this site: what it
+        # uploaded for is known all the same.
         with pytest.raises(SecfedError, match="refusal 2: "):
-            hospital.handle(Step(real.spec.round, real.spec.exchange_index, 0, real.spec.encode()).encode())
+            hospital.handle(Step(real.spec.round, real.spec.exchange_index, 0, real.result.encode()).encode())
         hospital.start()
         for change, number in (({"attempt": 1}, 36), ({}, 45)):
             spec = signed(replace(real.spec, **change, signature=b""), identity, labels.SIGN_SPEC)  # type: ignore[arg-type]
