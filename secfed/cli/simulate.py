@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import click
 import typer
 from rich.text import Text
 
 from secfed.cli.options import StudyFile
+from secfed.config.protections import Reveal
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import FIGURES_FOLDER, prepare, run_json
 from secfed.runs.run_report import RunReport
@@ -39,10 +40,10 @@ def simulate(
         str | None, typer.Option(metavar="NAME", help="Use this protection instead of the study's.")
     ] = None,
     reveal: Annotated[
-        str | None,
+        Literal["aggregator", "sites"] | None,
         typer.Option(
-            metavar="WHOM",
-            help="Let the aggregator or only the sites (closed sums) read the sums of masked protection.",
+            click_type=click.Choice(get_args(Reveal)),
+            help="Let the aggregator read the sums of masked protection, or only the sites (closed sums).",
         ),
     ] = None,
     drop: Annotated[
@@ -107,12 +108,11 @@ def simulate(
 
     where = EngineOptions(engine, workers, site_deadline)
     study = Study.load(study_file)
-    if protection is not None:
-        if protection != study.protection.name and study.protection.reveal != "aggregator":
-            study = study.replace("protection.reveal", None)  # it belongs to the one that is replaced
-        study = study.replace("protection.name", protection)
-    if reveal is not None:
-        study = study.replace("protection.reveal", reveal)
+    changes = [("protection.name", protection), ("protection.reveal", reveal)]
+    # Only masked sums can be closed: what closes them comes after that name, and goes before another one.
+    for key, value in changes if reveal == "sites" else reversed(changes):
+        if value is not None:
+            study = study.replace(key, value)
     if seed is not None:
         study = study.replace("study.seed", seed)
     if out is not None:

@@ -26,6 +26,7 @@ from secfed.protection.closed import Closed
 from secfed.runs.run_folder import prepare
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.server.opened_rounds import OpenedRounds
+from secfed.simulation import simulate as simulation
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.simulation.transport import SimulatedTransport
@@ -88,6 +89,12 @@ class Seen:
     models: list[Mapping[str, torch.Tensor]] = field(default_factory=list)
 
 
+@pytest.fixture(autouse=True)
+def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing a run takes longer than running it."""
+    monkeypatch.setattr(simulation, "write_run", lambda *_: None)
+
+
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     return _watch(monkeypatch)
@@ -148,6 +155,7 @@ def test_the_model_is_that_of_open_sums_with_a_dropout_at_every_stage(tmp_path: 
     assert (len(written), len(set(written))) == (3, 1)
     assert [entry.aborted for entry in report.rounds] == [None] * len(report.rounds)
     assert {site.sums for site in seen.sites.values()} == {8}
+    assert written[0] == encode_state(seen.sites[SITE].replica.model())
     assert "no totals" in report.saw
 
 
@@ -475,9 +483,3 @@ def test_who_reads_sums_is_part_of_the_study_and_its_default_changes_no_digest()
         run(named, None)
     with pytest.raises(ConfigError, match=r"protection\.key_holder: has no effect"):
         opened.replace("protection.key_holder", SITE)
-
-
-def test_the_model_at_a_site_is_what_its_transcript_names(tmp_path: Path, seen: Seen) -> None:
-    run(study(), tmp_path / "out")
-    model = encode_state(seen.sites[SITE].replica.model())
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == model
