@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ from secfed.crypto import labels, lanes
 from secfed.crypto.codec import Buffer
 from secfed.crypto.keystream import Keystream, Workspace, derive
 from secfed.crypto.lanes import Run, VectorShape, VectorSource
-from secfed.crypto.masked.masks import Accumulator, MaskContext, MaskStream
+from secfed.crypto.masked.masks import Accumulator, MaskContext, Masker, MaskStream
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RangeError
 
@@ -94,13 +95,20 @@ class Closing:
         whole = closed_shape(shape)
         total = Accumulator(whole)
         total.add(memoryview(closed).cast("B"))
+        context = MaskContext(self.spec_digest, broadcast_digest, whole)
         streams = [self.stream(site, -1) for site in survivors]
-        total.apply(streams, MaskContext(self.spec_digest, broadcast_digest, whole))
+        tags, tagged = self.tags(), list[Future[None]]()
+        with ThreadPoolExecutor(1) as beside:  # tags of one chunk while the streams leave the next
+            for index, (run, summed) in enumerate(zip(whole.runs, total.runs, strict=True)):
+                masker = Masker(streams, context, index, lanes.CHUNK_ELEMENTS)
+                for start in range(0, run.count, lanes.CHUNK_ELEMENTS):
+                    chunk = summed[start : start + lanes.CHUNK_ELEMENTS]
+                    masker.apply(chunk)
+                    if index < len(shape.runs):
+                        tagged.append(beside.submit(tags.add, run, chunk))
+        for done in tagged:
+            done.result()
         *runs, found = total.reduced()
-        tags = self.tags()
-        for run, summed in zip(shape.runs, runs, strict=True):
-            for start in range(0, run.count, lanes.CHUNK_ELEMENTS):
-                tags.add(run, summed[start : start + lanes.CHUNK_ELEMENTS])
         if not hmac.compare_digest(tags.value.tobytes(), found.tobytes()):
             raise Refusal.SUM_TAG.refuse()
         return tuple(runs)
