@@ -50,6 +50,8 @@ TAGS: Final = 12
 TAG_RUN: Final = Run(64, TAGS)
 
 _COLUMNS: Final = 1 << 10
+# Small products, which the library for matrices computes in the calling thread: the others are busy.
+_BATCH_ROWS: Final = 1 << 4
 _COEFFICIENT: Final = np.dtype("<u2")
 _COEFFICIENT_MASK: Final = (1 << 11) - 1  # 2^31 * 2^11 * 2^10 < 2^53: exact in float64
 
@@ -125,6 +127,7 @@ class VectorTags:
         self._stream = stream
         self._columns = self._coefficients(_COLUMNS).astype(np.float64)
         self._at = 0  # lanes of the running run
+        self._room: NDArray[np.float64] = np.empty(0)
         self.value: NDArray[np.uint64] = np.zeros(TAGS, TAG_RUN.dtype)
 
     def add(self, run: Run, chunk: NDArray[Any]) -> None:
@@ -144,9 +147,14 @@ class VectorTags:
         """Sums over the columns, modulo 2^64: [rows, 12]."""
         shift = 32 - run.bits
         signed = (chunk << np.uint32(shift)).view(np.int32) >> shift if shift else chunk.view(np.int32)
-        room = np.zeros(-(-chunk.size // _COLUMNS) * _COLUMNS)
-        room[: chunk.size] = signed
-        return (room.reshape(-1, _COLUMNS) @ self._columns).astype(np.int64).view(np.uint64)
+        rows = -(-chunk.size // _COLUMNS)
+        size = -(-rows // _BATCH_ROWS) * _BATCH_ROWS * _COLUMNS
+        if self._room.size < size:
+            self._room = np.empty(size)
+        room = self._room[:size]
+        room[: chunk.size], room[chunk.size :] = signed, 0
+        sums = room.reshape(-1, _BATCH_ROWS, _COLUMNS) @ self._columns
+        return sums.reshape(-1, TAGS)[:rows].astype(np.int64).view(np.uint64)
 
     def _coefficients(self, rows: int) -> NDArray[np.uint64]:
         """The next ones of the stream, below 2^11: [rows, 12]."""
