@@ -126,7 +126,7 @@ class SiteContribution(SumRules):
     """One site's input to one attempt: who it is, what it serves now, what it has, what it insists on.
 
     ``shape`` and ``broadcast_digest`` are those that *this site* derived and trained on; ``source`` is the
-    quantised update, read once.
+    quantised update, read once. With a ``group_key`` the sum is closed (``masked/closing.py``).
     """
 
     identity: Identity
@@ -140,6 +140,7 @@ class SiteContribution(SumRules):
     journal: AttemptJournal
     privacy_applied: bool = False
     entropy: Entropy = field(default_factory=Entropy)
+    group_key: bytes | None = field(repr=False, default=None)
 
     @property
     def site(self) -> str:

@@ -98,8 +98,9 @@ def _modules_of_the_protocol() -> set[Path]:
         "site/session",
         "protection/plain",
         "protection/encrypted",
-        "site/encrypted_session",
-        "server/encrypted_round",
+        "protection/closed",
+        "site/opening_session",
+        "server/opened_rounds",
     )
     callers = {ROOT / "secfed" / f"{name}.py" for name in names}
     return (found | callers) - {ROOT / "crypto" / "labels.py"}
@@ -141,6 +142,7 @@ def test_protocol_md_knows_no_label_that_the_code_does_not() -> None:
 
 def test_protocol_md_numbers_the_messages_as_the_code_does() -> None:
     rows = [*_rows(_section("7. Messages")), *_rows(_section("12. Encrypted protection"))]
+    rows += _rows(_section("13. Closed sums"))
     listed = {int(cells[1]): cells[2] for cells in rows if cells[0].isdigit()}
     assert listed == {kind.TYPE: kind.__name__ for kind in ALL_MESSAGES}
     headings = {int(number): name for number, name in re.findall(r"(?m)^### Type (\d+): (\w+)$", PROTOCOL)}
@@ -239,6 +241,7 @@ def _examples() -> list[Message]:
         encrypted_messages.KeyDelivery(b"public", package),
         encrypted_messages.Summed(spec, result, b"nonces", _bytes(35, 32), b"frames"),
         encrypted_messages.StateView("west", 70_000, _bytes(30, 32), _bytes(31, 64)),
+        encrypted_messages.ClosedSum(spec, result, _bytes(38, 32), b"a closed vector"),
     ]
 
 

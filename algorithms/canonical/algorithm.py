@@ -120,9 +120,9 @@ def check_protection(protection: ProtectionSection) -> None:
     """Refuse what lets every site repeat the server's step."""
     if not protection.traits.aggregator_reads_sums:
         raise ConfigError(
-            f"protection.name: under {protection.name} every site repeats the server's step, and "
+            f"protection.name: under {protection.kind} every site repeats the server's step, and "
             "eigenproblems do not come out the same to the last bit on different processors",
-            remedy='set protection.name = "masked"',
+            remedy='set protection.name = "masked", and leave protection.reveal out',
         )
 
 

@@ -9,7 +9,6 @@ Security: the library draws its randomness from the operating system; plaintexts
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.bfv import Parameters, Ring
 from secfed.crypto.encrypted.bfv_packing import Slots, Words, pack_words, unpack_words
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.errors import ConfigError, MalformedMessage, RangeError
 
 try:
@@ -36,14 +36,6 @@ _PUBLIC_KEY = b"secfed/v1 bfv public key"
 _ANY_PLAIN_BITS = 20  # keys and seeds do not depend on the plaintext modulus
 _CKKS_SCALE_BITS = 4  # the scale stays this far below q: a sum of magnitude 1 never reaches q / 2
 _MIN_BUDGET_BITS = 1
-
-
-@dataclass(frozen=True)
-class KeyPair:
-    """The keys of one study. ``secret_key`` is sealed to every site; the aggregator never holds it."""
-
-    secret_key: bytes = field(repr=False)
-    public_key: bytes
 
 
 def generate_keys(ring: Ring) -> KeyPair:

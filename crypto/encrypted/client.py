@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.bfv import Parameters
 from secfed.crypto.encrypted.bfv_packing import lanes_from, slot_frames
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair
 from secfed.crypto.encrypted.frames import FrameCipher, Tagging, slots_of
 from secfed.crypto.encrypted.messages import Summed
 from secfed.crypto.encrypted.server import SUM, UPLOAD, FrameFormat
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.crypto.encrypted.tags import Tag, decode_tag
 from secfed.crypto.encrypted.workers import WorkerPool
 from secfed.crypto.lanes import VectorSource

@@ -12,8 +12,9 @@ import numpy as np
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.bfv import Parameters
 from secfed.crypto.encrypted.bfv_packing import Slots
-from secfed.crypto.encrypted.bfv_tenseal import Decryptor, Encryptor, KeyPair, SeedExpander
+from secfed.crypto.encrypted.bfv_tenseal import Decryptor, Encryptor, SeedExpander
 from secfed.crypto.encrypted.server import SUM, FrameFormat, expanded
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.crypto.encrypted.tags import Tag, TagKey, encode_tag
 
 

@@ -1,4 +1,4 @@
-"""Messages of encrypted protection (types 11 to 16 of docs/protocol.md), beside those of ``messages.py``."""
+"""Messages of sums that sites open (docs/protocol.md, 12 and 13), beside those of ``messages.py``."""
 
 from __future__ import annotations
 
@@ -99,6 +99,29 @@ class Summed(Message):
 
 
 @dataclass(frozen=True)
+class ClosedSum(Message):
+    """Message 26: as :class:`Summed` where sums are closed; ``adverts_digest`` is the attempt's.
+
+    ``vector`` is the survivors' lanes and tags in sum, under their closing streams, as uploads lie on the
+    wire.
+    """
+
+    TYPE: ClassVar[int] = 26
+    spec: Annotated[Specification, whole(Specification, MAX_SPEC_BYTES)]
+    result: Annotated[Result, whole(Result, MAX_SPEC_BYTES)]
+    adverts_digest: Digest
+    vector: Annotated[Buffer, sized_rest("a closed sum")] = field(repr=False)
+
+    @property
+    def totals_digest(self) -> bytes:
+        """What the result must name."""
+        return closed_digest(self.spec.layout_digest, self.adverts_digest, self.vector)
+
+
+AnySum = Summed | ClosedSum
+
+
+@dataclass(frozen=True)
 class StateView(Message):
     """Message 16: after how many sums this site has which state."""
 
@@ -114,4 +137,17 @@ def totals_digest(layout_digest: bytes, nonces: bytes, tag: bytes, ciphertext: B
     return digest(labels.TOTALS_DIGEST, layout_digest, nonces, tag, ciphertext)
 
 
-ALL: tuple[type[Message], ...] = (KeyHello, KeyRequest, KeyPackages, KeyDelivery, Summed, StateView)
+def closed_digest(layout_digest: bytes, adverts_digest: bytes, vector: Buffer) -> bytes:
+    """As :func:`totals_digest`, of a closed sum."""
+    return digest(labels.TOTALS_DIGEST, layout_digest, adverts_digest, vector)
+
+
+ALL: tuple[type[Message], ...] = (
+    KeyHello,
+    KeyRequest,
+    KeyPackages,
+    KeyDelivery,
+    Summed,
+    StateView,
+    ClosedSum,
+)

@@ -38,6 +38,7 @@ class EncryptedSite:
     """One site's half: specification -> signed ciphertexts."""
 
     released: tuple[str, ...] | None = None  # sums come outside the attempt, and nothing is unmasked
+    view: tuple[str, ...] | None = None
     complaints: tuple[str, ...] = ()
     result: Result | None = None
 

@@ -1,4 +1,4 @@
-"""How the secret key of encrypted protection gets to the sites, and to nobody else. docs/protocol.md, 12.1.
+"""How the secret key of a study whose sums sites open gets to them, and to nobody else (protocol.md, 12.1).
 
 The key holder makes the study's keys, and seals the secret key to a fresh X-Wing key of every site that asks,
 signed by an identity of the pinned roster. The aggregator relays, and holds the public key only.
@@ -10,16 +10,36 @@ the aggregator lets it read every upload and forge sums. The key belongs to one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from secfed.crypto import labels, sealing
 from secfed.crypto.codec import digest
-from secfed.crypto.encrypted.bfv import Ring
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair, generate_keys
 from secfed.crypto.encrypted.messages import KeyDelivery, KeyHello, KeyPackage, KeyPackages, KeyRequest
 from secfed.crypto.identity import Identity, Roster, verify
 from secfed.crypto.message_base import signed
 from secfed.errors import InconsistentView, RosterError, WrongState
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """The keys of one study. ``secret_key`` is sealed to every site; the aggregator never holds it."""
+
+    secret_key: bytes = field(repr=False)
+    public_key: bytes
+
+
+class KeyForm(Protocol):
+    """What the keys of a study are for; every party derives it from the study."""
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes: all messages about the keys are bound to it."""
+        ...
+
+    def generate(self) -> KeyPair:
+        """Fresh keys."""
+        ...
 
 
 @dataclass
@@ -34,7 +54,7 @@ class StudyKeys:
     roster: Roster
     study: str
     holder: str
-    ring: Ring
+    form: KeyForm
     received: Callable[[KeyPair], None] = lambda _keys: None
     new_seal_key: Callable[[], sealing.SealKey] = sealing.SealKey.generate
 
@@ -56,7 +76,7 @@ class StudyKeys:
     def hello(self) -> bytes:
         """Message 11: holding the key, or asking for it."""
         if self.identity.name == self.holder and self.keys is None:
-            self._keep(generate_keys(self.ring))
+            self._keep(self.form.generate())
         if self.keys is None and self._seal_key is None:
             self._seal_key = self.new_seal_key()
         public = b"" if self.keys is not None or self._seal_key is None else self._seal_key.public_bytes
@@ -110,12 +130,12 @@ class StudyKeys:
         self.keys = keys
 
     def _context(self) -> Sequence[bytes]:
-        return key_context(self.study, self.roster, self.ring, self.holder)
+        return key_context(self.study, self.roster, self.form, self.holder)
 
 
-def key_context(study: str, roster: Roster, ring: Ring, holder: str) -> Sequence[bytes]:
+def key_context(study: str, roster: Roster, form: KeyForm, holder: str) -> Sequence[bytes]:
     """What every signature and envelope about study keys is bound to."""
-    return study.encode(), roster.digest, ring.digest, holder.encode()
+    return study.encode(), roster.digest, form.digest, holder.encode()
 
 
 def check_hello(hello: KeyHello, roster: Roster, context: Sequence[bytes]) -> None:

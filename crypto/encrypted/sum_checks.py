@@ -12,7 +12,7 @@ from typing import Final
 
 from secfed.crypto import labels
 from secfed.crypto.attempt import SumRules
-from secfed.crypto.encrypted.messages import Summed
+from secfed.crypto.encrypted.messages import AnySum
 from secfed.crypto.identity import Roster
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import check_cohort, check_contributors, ordered_subset, verified
@@ -30,9 +30,11 @@ class ExpectedSum:
     layout_digest: bytes
     state_tag: bytes  # of the state that the sum is added to
     uploaded: bytes | None  # digest of the specification that its upload was made for; None without an upload
+    floor: int = FLOOR  # smallest cohort of the protection
+    view: tuple[str, ...] | None = None  # survivors that it has signed for this specification
 
 
-def check_signed(summed: Summed, roster: Roster, study: str) -> None:
+def check_signed(summed: AnySum, roster: Roster, study: str) -> None:
     """Refuse (3, 4, 10, 35) what is not the aggregator's sum of this study."""
     spec, result = summed.spec, summed.result
     signed = (
@@ -47,7 +49,7 @@ def check_signed(summed: Summed, roster: Roster, study: str) -> None:
         raise Refusal.OTHER_EXCHANGE.refuse()
 
 
-def check_sum(summed: Summed, expected: ExpectedSum) -> None:
+def check_sum(summed: AnySum, expected: ExpectedSum) -> None:
     """Refuse (4-6, 8, 10, 13, 29, 36, 38, 39) a sum that this site may not decrypt, words aside."""
     spec, result, rules = summed.spec, summed.result, expected.rules
     if spec.exchange != expected.exchange:
@@ -55,7 +57,7 @@ def check_sum(summed: Summed, expected: ExpectedSum) -> None:
     if spec.layout_digest != expected.layout_digest:
         raise Refusal.LAYOUT_CHANGED.refuse()
     # A site that was away is in no cohort, and takes the sum all the same.
-    check_cohort(spec, rules, floor=FLOOR, site=None)
+    check_cohort(spec, rules, floor=expected.floor, site=None)
     check_contributors(spec.cohort, rules)
     survivors = result.survivors
     # The specification that this site signed its upload for, or one that it has no part in.
@@ -64,10 +66,11 @@ def check_sum(summed: Summed, expected: ExpectedSum) -> None:
         not is_own
         or (result.spec_digest, result.totals_digest) != (spec.digest, summed.totals_digest)
         or not ordered_subset(survivors, spec.cohort)
+        or expected.view not in (None, survivors)
         or spec.broadcast_digest != expected.state_tag
     ):
         raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
-    least = max(spec.threshold, rules.limits.min_cohort, rules.limits.min_threshold, FLOOR)
+    least = max(spec.threshold, rules.limits.min_cohort, rules.limits.min_threshold, expected.floor)
     if len(survivors) < least:
         raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {least}")
     check_contributors(survivors, rules)

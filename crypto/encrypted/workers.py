@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.bfv import FRAME_CIPHERTEXTS, HE_STANDARD
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair
 from secfed.crypto.encrypted.frames import FrameCipher, Job, Work
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.errors import ConfigError, MalformedMessage, RoundAborted, SecfedError, WrongState
 
 # A frame of the largest ring with 64-bit words. Words on the wire have 60 bits at most, so that leaves

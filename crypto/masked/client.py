@@ -39,6 +39,7 @@ from secfed.crypto.masked.key_derivation import commitment, mask_key
 from secfed.crypto.masked.states import (
     AwaitDeliveries,
     AwaitResult,
+    AwaitUnmask,
     ClientState,
     Closed,
     Complained,
@@ -146,6 +147,12 @@ class MaskedSite:
         """The survivors whose sum this site has helped to unmask, once its shares are ready to leave."""
         state = self.state
         return state.survivors if isinstance(state, AwaitResult) else None
+
+    @property
+    def view(self) -> tuple[str, ...] | None:
+        """The survivors that this site has signed; None before."""
+        state = self.state
+        return state.survivors if isinstance(state, AwaitUnmask | AwaitResult) else None
 
     @property
     def complaints(self) -> tuple[str, ...]:

@@ -88,10 +88,12 @@ class _Advertise:
         names = self.attempt.in_order(self.adverts)
         if self.sparse:
             listed = AdvertDigests(tuple(advert_digest(self.adverts[name]) for name in names))
+            self.attempt.adverts_digest = listed.digest
             dealt = Dealt(self.attempt.roster, self.attempt.spec.digest, self.adverts, listed.digest)
             return _Choose(self.attempt, dealt), dict.fromkeys(names, listed.encode())
         message = Adverts(tuple(self.adverts[name] for name in names))
         encoded = message.encode()
+        self.attempt.adverts_digest = message.digest
         dealt = Dealt(self.attempt.roster, self.attempt.spec.digest, self.adverts, message.digest)
         return _Share(self.attempt, dealt), dict.fromkeys(names, encoded)
 
@@ -265,6 +267,16 @@ class MaskedServer:
     def survivors(self) -> tuple[str, ...]:
         """Sites whose summand is in the sum."""
         return self._done.survivors
+
+    @property
+    def shape(self) -> VectorShape:
+        """Of what is summed."""
+        return self._attempt.context.shape
+
+    @property
+    def adverts_digest(self) -> bytes:
+        """What the streams that close a sum are bound to, beside the specification."""
+        return self._done.attempt.adverts_digest
 
     @property
     def sums(self) -> tuple[NDArray[Any], ...]:

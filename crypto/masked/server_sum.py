@@ -41,6 +41,7 @@ class Attempt:
     context: masks.MaskContext
     total: masks.Accumulator
     disputes: tuple[tuple[str, str], ...] = ()  # (who complained, of whom)
+    adverts_digest: bytes = b""  # once keys are advertised
 
     def check_signature(self, site: str, signature: bytes, label: bytes, *parts: Buffer) -> None:
         """Check a signature of one site over these parts."""

@@ -31,6 +31,7 @@ from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer, Reader
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.masked import masks
+from secfed.crypto.masked.closing import Closing, closed_shape
 from secfed.crypto.masked.dealing import Dealer, Peers, Secrets
 from secfed.crypto.masked.graph_messages import NeighbourDeliveries, ProvenUnmaskRequest, SeedEnvelope
 from secfed.crypto.masked.key_derivation import (
@@ -214,10 +215,15 @@ class AwaitSharingSet:
         for peer in masking:
             seed_out = outgoing_seed(before.secrets.mask_secret, spec.digest, me, peer)
             streams.append(pair_stream(position(me), position(peer), seed_out, self.opened[peer].seed))
-        context = masks.MaskContext(spec.digest, own.broadcast_digest, own.shape)
-        buffer = Upload.frame(own.shape.wire_bytes)
-        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + own.shape.wire_bytes]
-        vector_digest = masks.write_masked(own.source, streams, context, room)
+        source, shape = own.source, own.shape
+        if own.group_key is not None:
+            closing = Closing(own.group_key, spec.digest, dealer.adverts_digest)
+            streams.append(closing.stream(me, 1))
+            source, shape = closing.tagged(source, shape), closed_shape(shape)
+        context = masks.MaskContext(spec.digest, own.broadcast_digest, shape)
+        buffer = Upload.frame(shape.wire_bytes)
+        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + shape.wire_bytes]
+        vector_digest = masks.write_masked(source, streams, context, room)
         sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
         parts = spec.digest, dealer.adverts_digest, sharing_digest, vector_digest
         signature = own.identity.sign(labels.SIGN_UPLOAD, *parts)
@@ -302,7 +308,8 @@ class AwaitUnmask:
                 shares.append(MaskSecretShare(peer, of_mask_secret))
         shares.sort(key=lambda share: share.peer)
         reply = signed(Shares(tuple(shares)), own.identity, labels.SIGN_UNMASK, spec.digest)
-        return AwaitResult(own.roster, spec, self.survivors), reply.encode()
+        expected = Result if own.group_key is None else None
+        return AwaitResult(own.roster, spec, self.survivors, expected), reply.encode()
 
 
 @dataclass(frozen=True)
@@ -340,7 +347,7 @@ class AwaitResult:
     roster: Roster
     spec: Specification
     survivors: tuple[str, ...]
-    accepts: ClassVar = Result
+    accepts: type[Message] | None = Result  # a closed sum comes outside the attempt
 
     def handle(self, result: Result) -> tuple[ClientState, Buffer]:
         """Message 7 -> nothing."""

@@ -49,7 +49,7 @@ def plan_digest(study: Study, algorithm: Algorithm, sites: Sequence[str], roster
     facts = {
         "protocol": labels.PROTOCOL.decode(),
         "records": TRANSCRIPT.chain_label.decode(),
-        "protection": study.protection.name,
+        "protection": study.protection.kind,
         "least_cohort": min_cohort(study.protection, count),
         "exchanges": exchanges,
     }

@@ -139,6 +139,7 @@ class Aggregator:
                     roster=central.roster.digest.hex(),
                     address=self._server.address,
                     quorum=self._quorum,
+                    reads_sums=central.protection.traits.aggregator_reads_sums,
                 )
                 try:
                     report = run.run(end=self._service.end)

@@ -44,7 +44,7 @@ class MeasuredTransport(Watcher):
     quorum: int  # no exchange begins before so many of its sites are there,
     needed_of: Callable[[int], int] = lambda asked: asked  # or so many of those that it asks
     silent_s: float  # a site without a sign of life for so long counts as missing
-    wait_for_result: bool  # whether sites do lasting work on a result (encrypted protection: they decrypt it)
+    wait_for_result: bool  # whether sites do lasting work on a result (they open the sum)
     rounds: int | None = None  # of the study, for the operator
     result_s: float = 60.0  # that sites have for a result that is only told
     slow_s: float = 30.0  # the operator is told whom a step waits for when nothing has come for so long

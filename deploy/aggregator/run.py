@@ -180,7 +180,7 @@ class CentralRun:
         metrics = self._metrics()
         plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
         saw = what_the_aggregator_saw(
-            study.protection.name,
+            study.protection.kind,
             sums=len(sums),
             survivors=[len(record.survivors) for record in sums],
             layouts=(plan.layout for plan in plans),
@@ -188,7 +188,7 @@ class CentralRun:
         return RunReport(
             study=study.name,
             algorithm=study.algorithm.name,
-            protection=study.protection.name,
+            protection=study.protection.kind,
             sites=self._central.names,
             rounds=tuple(self._reports[number] for number in sorted(self._reports)),
             final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it

@@ -9,8 +9,8 @@ from secfed.config.cohort_rules import threshold
 from secfed.crypto.identity import Roster
 from secfed.errors import ConfigError, RosterError
 from secfed.pipeline.noised_algorithm import with_privacy
-from secfed.protection.encrypted import Encrypted
 from secfed.protection.interface import SiteId
+from secfed.protection.opened_at_sites import OpenedAtSites
 from secfed.protection.registry import make_protection
 from secfed.study.build import build, build_data
 from secfed.study.limits import study_id
@@ -63,7 +63,7 @@ class CentralStudy:
             self.start = load_initial_model(study, self.algorithm)
         else:
             pinned_model(study)
-        if isinstance(self.protection, Encrypted) and self.protection.holder not in self.asked:
+        if isinstance(self.protection, OpenedAtSites) and self.protection.holder not in self.asked:
             raise ConfigError(
                 f"--sites: leaves out {self.protection.holder}, which makes the study key",
                 remedy="name it too, or set protection.key_holder",

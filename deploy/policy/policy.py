@@ -277,6 +277,9 @@ def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[V
     found = []
     if asked.name not in rules.names:
         found.append(Violation("protection.name", repr(asked.name), _listed(rules.names)))
+    readers = "aggregator" if asked.traits.aggregator_reads_sums else "sites"
+    if readers not in rules.reveal:
+        found.append(Violation("protection.reveal", repr(readers), _listed(rules.reveal)))
     if "scheme" in asked.traits.own_options and asked.scheme not in rules.schemes:
         found.append(Violation("protection.scheme", repr(asked.scheme), _listed(rules.schemes)))
     if asked.min_cohort < rules.min_cohort:

@@ -60,6 +60,10 @@ class ProtectionRules(Strict):
     names: tuple[Literal["plain", "masked", "encrypted"], ...] = Field(
         default=("masked", "encrypted"), description='an array of "masked" and "encrypted"'
     )
+    reveal: tuple[Literal["aggregator", "sites"], ...] = Field(
+        default=("aggregator", "sites"),
+        description='an array of "aggregator" and "sites": who may read sums; encrypted ones sites only',
+    )
     schemes: tuple[Literal["bfv", "ckks"], ...] = Field(
         default=("bfv",), description='an array of "bfv" and "ckks": schemes of encrypted protection'
     )

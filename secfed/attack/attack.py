@@ -16,7 +16,7 @@ from secfed.crypto.lanes import Run
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
 
-Protection = Literal["plain", "masked", "encrypted"]
+Protection = Literal["plain", "masked", "closed", "encrypted"]
 
 AGGREGATOR: Final = "the aggregator"
 LANES: Final = 4096

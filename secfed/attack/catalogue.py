@@ -42,6 +42,10 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
 
         # What leaks around a sum leaks under every protection, and is played once.
         return (*MASKED, *SILENCE, *TWINS, ghosts, framing, downgrade)
+    if protection == "closed":
+        from secfed.attack.closed import CLOSED
+
+        return CLOSED
     from secfed.attack.encrypted import ENCRYPTED  # needs an extra
 
     return (*ENCRYPTED, ghosts)

@@ -13,11 +13,12 @@ from secfed.attack.evidence import Evidence
 from secfed.attack.scene import RingVector, SimulatedConsortium
 from secfed.crypto import labels
 from secfed.crypto.encrypted.bfv import Ring, choose_ring, fit
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair, generate_keys
+from secfed.crypto.encrypted.bfv_tenseal import generate_keys
 from secfed.crypto.encrypted.client import SiteCipher
 from secfed.crypto.encrypted.messages import Summed, totals_digest
 from secfed.crypto.encrypted.server import SUM, FrameFormat, RunningSum
 from secfed.crypto.encrypted.session import EncryptedSite
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.crypto.encrypted.sum_checks import ExpectedSum, check_signed, check_sum
 from secfed.crypto.encrypted.tags import NONCE_BYTES, UPLOAD_TAG_BYTES
 from secfed.crypto.lanes import Run

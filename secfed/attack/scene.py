@@ -191,7 +191,8 @@ class Attempt:
     """One attempt of the honest specification ``spec``, carried step by step by ``sites``, or its cohort.
 
     ``contributions`` changes a site's :class:`SiteContribution`; ``silent`` is the stage from which on a site
-    does not answer; ``down`` and ``up`` are hooks whose results replace every request and every reply.
+    does not answer; ``down`` and ``up`` are hooks whose results replace every request and every reply;
+    ``shape`` is that of uploads, or the consortium's.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class Attempt:
         down: Hook | None = None,
         up: Hook | None = None,
         sites: Sequence[str] | None = None,
+        shape: VectorShape | None = None,
     ) -> None:
         self.consortium, self.spec = consortium, spec
         self._silent, self._down, self._up = silent or {}, down, up
@@ -216,8 +218,8 @@ class Attempt:
             )
             for name in members
         }
-        sparse = consortium.graph is not None
-        self.server = MaskedServer(spec, consortium.roster, consortium.shape, sparse=sparse)
+        sparse, shape = consortium.graph is not None, shape or consortium.shape
+        self.server = MaskedServer(spec, consortium.roster, shape, sparse=sparse)
         self.requests: dict[str, Buffer] = dict(self.server.begin())  # what the server wants to send next
         self.replies: list[tuple[str, str, bytes]] = []  # stage, site and bytes of what left a site
         self.refusals: dict[str, SecfedError] = {}

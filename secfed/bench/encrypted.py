@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # imported late: a worker that measures memory must not carry
     from numpy.typing import NDArray
 
     from secfed.crypto.encrypted.bfv import Parameters
-    from secfed.crypto.encrypted.bfv_tenseal import KeyPair
     from secfed.crypto.encrypted.client import SiteCipher
+    from secfed.crypto.encrypted.study_keys import KeyPair
     from secfed.wire.layout import Encoder, Layout
 
 USUAL_CKKS = (8192, (60, 40, 40, 60), 2.0**40)

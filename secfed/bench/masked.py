@@ -15,22 +15,27 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from secfed.attack.scene import SimulatedConsortium
+from secfed.bench.encrypted_site import encrypted_site_s
 from secfed.crypto import lanes
 from secfed.crypto.attempt import AttemptId
 from secfed.crypto.codec import Buffer
 from secfed.crypto.keystream import Keystream, RoundingStream, Workspace
+from secfed.crypto.lanes import VectorShape, pack_into
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.closing import Closing, closed_shape
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Upload
 from secfed.wire.layout import Encoder, Field, Layout, Summands
+
+_GROUP_KEY: Final = bytes(32)  # of the closed sums that are measured
 
 
 class _NoJournal:
@@ -66,9 +71,15 @@ class BenchConsortium(SimulatedConsortium):
         self.layout = Layout(fields, sites)
         super().__init__(sites, runs=self.layout.shape.runs)
         self.shape = self.layout.shape
+        self.server: MaskedServer  # of the newest attempt
         generator = torch.Generator().manual_seed(0)
         values = torch.empty(parameters).normal_(0.0, 0.05, generator=generator)
         self.summands: Summands = {"update": values, "weight": 0.5}
+
+    @property
+    def uploaded_shape(self) -> VectorShape:
+        """Of what a site uploads."""
+        return self.shape
 
     def journal(self) -> _NoJournal:
         """None."""
@@ -87,7 +98,7 @@ class BenchConsortium(SimulatedConsortium):
         timings = _Timings()
         sessions = {name: self.session(name) for name in self.names}
         silent = set(self.names[len(self.names) - drops :])
-        server = MaskedServer(self.specification(), self.roster, self.shape)
+        server = self.server = MaskedServer(self.specification(), self.roster, self.uploaded_shape)
         requests = server.begin()
         while requests:
             stage = server.stage
@@ -121,6 +132,31 @@ class BenchConsortium(SimulatedConsortium):
             peak += len(reply) if stage == "mask" else 0
             timings.peak_extra_bytes = max(timings.peak_extra_bytes, peak)
         return reply
+
+
+class ClosedConsortium(BenchConsortium):
+    """Sites that close their vectors, and open the sum."""
+
+    @property
+    def uploaded_shape(self) -> VectorShape:
+        """Lanes and tags."""
+        return closed_shape(self.shape)
+
+    def session(self, name: str) -> MaskedSite:
+        """One site's half."""
+        return MaskedSite(self.contribution(name, source=self.encoder(), group_key=_GROUP_KEY))
+
+    def open_s(self) -> float:
+        """Seconds in which a site opens the sum of the newest attempt: streams off, tags checked."""
+        server, spec, at = self.server, self.specification(), 0
+        vector = memoryview(bytearray(self.uploaded_shape.wire_bytes))
+        for run, summed in zip(self.uploaded_shape.runs, server.sums, strict=True):
+            pack_into(summed, run, vector[at : at + run.wire_bytes])
+            at += run.wire_bytes
+        start = time.perf_counter()
+        closing = Closing(_GROUP_KEY, spec.digest, server.adverts_digest)
+        closing.opened(vector, server.survivors, spec.broadcast_digest, self.shape)
+        return time.perf_counter() - start
 
 
 def keystream_and_add(words: NDArray[np.uint32], streams: int, threads: int) -> float:
@@ -199,15 +235,18 @@ def measure(
     bits: int = 32,
     repeats: int = 3,
     with_flower: bool = True,
+    reveal: Literal["aggregator", "sites"] = "aggregator",
     progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
     """Run the benchmark; JSON-ready. Each quantity is the median over ``repeats`` runs.
 
-    ``drops`` sites go silent before they upload, in a second round.
+    ``drops`` sites go silent before they upload, in a second round. Where sites read the sums, they are
+    closed and opened, and encrypted protection of the same vector is measured once.
     """
     progress("preparing")
     masking = max(1, masks.processors() - 1)  # as a site does: one processor quantises and hashes
-    consortium = BenchConsortium(parameters, sites, bits)
+    closed = ClosedConsortium(parameters, sites, bits) if reveal == "sites" else None
+    consortium = closed or BenchConsortium(parameters, sites, bits)
     scratch = np.ones(parameters, np.uint32)  # written once: the first touch of a page is not part of a limit
     runs: dict[str, list[float]] = {}
 
@@ -217,9 +256,12 @@ def measure(
     clean = dropped = _Timings()
     for repeat in range(repeats):
         progress(f"run {repeat + 1} of {repeats}")
-        note("limit_client", keystream_and_add(scratch, sites, masking))
+        note("limit_client", keystream_and_add(scratch, sites + (closed is not None), masking))
         clean = consortium.run(0)
         note("client_protect", statistics.median(clean.site["mask"]))
+        if closed is not None:
+            note("limit_open", keystream_and_add(scratch, sites, masks.processors()))
+            note("site_open", closed.open_s())
         note("limit_server", keystream_and_add(scratch, sites, masks.processors()))
         note("server_unmask", clean.advance["unmask"])
         note("server_receive", clean.receive)
@@ -252,6 +294,13 @@ def measure(
         "peak_extra_over_vector": traced.peak_extra_bytes / (4 * parameters),
         "seconds": seconds,
     }
+    if closed is not None:
+        result["fraction_of_limit"]["site_open"] = seconds["limit_open"] / seconds["site_open"]
+        progress("encrypted")
+        if (encrypted := encrypted_site_s(closed, closed.encoder)) is not None:
+            seconds["encrypted_symmetric_site"] = encrypted
+            own = seconds["client_protect"] + seconds["site_open"]
+            result["speedup_vs_encrypted_symmetric"] = {"site": encrypted / own}
     if drops:
         streams = seconds["limit_drops"] / ((sites - drops) * (1 + drops))
         extra = seconds["unmask_with_drops"] - seconds["server_unmask"] * (sites - drops) / sites

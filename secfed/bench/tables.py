@@ -12,9 +12,11 @@ Result = dict[str, Any]
 def masked(result: Result) -> TextTable:
     """Fractions of the limit, speed-ups over Flower, bytes, memory and seconds."""
     limits, flower = result["fraction_of_limit"].items(), result.get("speedup_vs_flower", {}).items()
+    encrypted = result.get("speedup_vs_encrypted_symmetric", {}).items()
     rows = [
         *([f"keystream-and-add limit / {name}", f"{value:.0%}"] for name, value in limits),
         *([f"speed-up over Flower SecAgg+, {name}", f"{value:.1f}x"] for name, value in flower),
+        *([f"speed-up over encrypted, symmetric keys, {name}", f"{value:.1f}x"] for name, value in encrypted),
         ["upload, bytes per parameter", f"{result['bytes_per_param']:.5f}"],
         ["all messages of a site, bytes per parameter", f"{result['bytes_per_param_with_handshake']:.5f}"],
         ["peak extra memory at a site / vector bytes", f"{result['peak_extra_over_vector']:.2f}"],

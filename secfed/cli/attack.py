@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, get_args
 
 import click
 import typer
@@ -14,7 +14,9 @@ from rich.table import Table
 from secfed.attack.attack import Attack, AttackSetting, Protection
 from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
 from secfed.cli.options import OnlyJson
+from secfed.config.protections import Reveal
 from secfed.config.schema import suggestion
+from secfed.config.sections import PROTECTIONS
 from secfed.errors import ConfigError
 from secfed.terminal.consoles import plural, print_json
 from secfed.terminal.tables import new_table
@@ -34,10 +36,17 @@ def attack(
         typer.Option(
             "--protection",
             "-p",
-            click_type=click.Choice(get_args(Protection)),
+            click_type=click.Choice(PROTECTIONS),
             help="What is attacked; masked by default.",
         ),
     ] = None,
+    reveal: Annotated[
+        Literal["aggregator", "sites"],
+        typer.Option(
+            click_type=click.Choice(get_args(Reveal)),
+            help="Of masked sums: those that the aggregator reads, or closed ones (sites).",
+        ),
+    ] = "aggregator",
     privacy: Annotated[
         float | None, typer.Option(metavar="EPSILON", help="Attack noise for this epsilon instead.")
     ] = None,
@@ -86,6 +95,11 @@ def attack(
             _show_privacy(shown)
     else:
         target: Protection = protection or "masked"
+        if reveal == "sites":
+            if target != "masked":
+                message = f"--reveal sites: has no effect on {target} sums"
+                raise ConfigError(message, remedy="leave one of the two out")
+            target = "closed"
         setting = AttackSetting(_HOSPITALS if hospitals is None else hospitals, seed or 0)
         with status:
             outcomes = run_attacks(_select(attacks_on(target), only, target), setting, progress)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
+import click
 import typer
 from rich.console import Console
 from rich.status import Status
 
 from secfed.bench import tables
 from secfed.cli.options import OnlyJson, Params
+from secfed.config.protections import Reveal
 from secfed.crypto.thresholds import default_threshold
 from secfed.errors import ConfigError
 from secfed.terminal.consoles import print_json
@@ -29,6 +31,13 @@ def masked(
     drops: Annotated[int, typer.Option(min=0, help="Hospitals that go silent before they upload.")] = 0,
     bits: Annotated[int, typer.Option(min=8, max=32, help="Lane width on the wire.")] = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Median over this many runs.")] = 3,
+    reveal: Annotated[
+        Literal["aggregator", "sites"],
+        typer.Option(
+            click_type=click.Choice(get_args(Reveal)),
+            help="Who reads the sums; sites measures closed sums, and encrypted protection beside them.",
+        ),
+    ] = "aggregator",
     flower: Annotated[
         bool, typer.Option("--flower/--no-flower", help="Also run Flower's SecAgg+ functions.")
     ] = True,
@@ -46,7 +55,8 @@ def masked(
         raise ConfigError(message, remedy=f"use --drops {sites - needed} or less")
     asked = partial(measure, parameters=params, sites=sites, drops=drops, bits=bits, repeats=repeats)
     title = f"masked: {params:,} parameters, {sites} sites, {bits} bits"
-    _run(partial(asked, with_flower=flower), tables.masked, title, as_json)
+    title += ", closed" if reveal == "sites" else ""
+    _run(partial(asked, with_flower=flower, reveal=reveal), tables.masked, title, as_json)
 
 
 @bench_app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import click
 import typer
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from secfed.cli.imports import quick_imports
 from secfed.cli.options import StudyFile
+from secfed.config.protections import Reveal
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import FIGURES_FOLDER, is_unfinished, prepare, run_json
 from secfed.runs.run_report import RunReport
@@ -38,6 +39,13 @@ def simulate(
     ] = None,
     protection: Annotated[
         str | None, typer.Option(metavar="NAME", help="Use this protection instead of the study's.")
+    ] = None,
+    reveal: Annotated[
+        Literal["aggregator", "sites"] | None,
+        typer.Option(
+            click_type=click.Choice(get_args(Reveal)),
+            help="Let the aggregator read the sums of masked protection, or only the sites (closed sums).",
+        ),
     ] = None,
     drop: Annotated[
         list[str] | None,
@@ -112,8 +120,11 @@ def simulate(
 
     where = EngineOptions(engine, workers, site_deadline, gpus_per_site)
     study = Study.load(study_file)
-    if protection is not None:
-        study = study.replace("protection.name", protection)
+    changes = [("protection.name", protection), ("protection.reveal", reveal)]
+    # Only masked sums can be closed: what closes them comes after that name, and goes before another one.
+    for key, value in changes if reveal == "sites" else reversed(changes):
+        if value is not None:
+            study = study.replace(key, value)
     if seed is not None:
         study = study.replace("study.seed", seed)
     if out is not None:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from secfed.crypto import thresholds
 
 ProtectionName = Literal["plain", "masked", "encrypted"]
+Reveal = Literal["aggregator", "sites"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class ProtectionTraits:
     """Properties of one protection; what follows from them is decided where it matters."""
 
     hides_sites: bool  # the aggregator never sees a single site's values
-    aggregator_reads_sums: bool  # if not, every site decrypts sums and replays the server program
+    aggregator_reads_sums: bool  # if not, every site opens sums and replays the server program
     opened_by_shares: bool  # sites give out shares that unmask, so the threshold is a matter of security
     free_dropouts: bool  # a sum needs no more answers than its smallest permitted cohort has
     least_cohort: int  # smallest permitted `protection.min_cohort`
@@ -24,6 +25,9 @@ class ProtectionTraits:
     relies_on: str  # under which conditions a single site's values stay hidden, for reports
     own_options: tuple[str, ...] = ()  # keys of `[protection]` that only this protection reads
 
+
+CLOSED: Final = "closed"
+"""Masked protection with ``reveal = "sites"``, among :data:`TRAITS` and in records."""
 
 TRAITS: Final[Mapping[str, ProtectionTraits]] = {
     "plain": ProtectionTraits(
@@ -45,7 +49,21 @@ TRAITS: Final[Mapping[str, ProtectionTraits]] = {
         relies_on="A single site's values stay hidden as long as no more sites help the aggregator than the "
         "study tolerates, and the pinned roster holds the right keys. All other sites together can always "
         "subtract their own values from a total.",
-        own_options=("graph", "dropout_rate"),
+        own_options=("reveal", "graph", "dropout_rate"),
+    ),
+    CLOSED: ProtectionTraits(
+        hides_sites=True,
+        aggregator_reads_sums=False,
+        opened_by_shares=True,
+        free_dropouts=False,
+        least_cohort=thresholds.FLOOR,
+        summary="masked secure sum, closed: the aggregator received masked values and relayed sums that only "
+        "the sites can open",
+        relies_on="A single site's values stay hidden as long as no more sites help the aggregator than the "
+        "study tolerates, and the pinned roster holds the right keys. Sums stay hidden from the aggregator "
+        "as long as no site that holds the study's key helps it. All other sites together can always "
+        "subtract their own values from a total.",
+        own_options=("reveal", "graph", "dropout_rate", "key_holder"),
     ),
     "encrypted": ProtectionTraits(
         hides_sites=True,

@@ -6,11 +6,11 @@ from typing import Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from secfed.config.protections import TRAITS, ProtectionName, ProtectionTraits
+from secfed.config.protections import CLOSED, TRAITS, ProtectionName, ProtectionTraits, Reveal
 from secfed.config.schema import LATER, OPERATIONAL, Strict
 from secfed.crypto import thresholds
 from secfed.crypto.fixedpoint import FixedPoint
-from secfed.crypto.masked.graph import DROPOUT_RATE
+from secfed.crypto.masked.graph import DROPOUT_RATE, SparseGraph
 from secfed.errors import ConfigError, RangeError
 
 BROADCAST_BOUND: Final = 1e6  # of every number in a broadcast, where the study names no other
@@ -36,6 +36,10 @@ class ProtectionSection(Strict):
     """``[protection]``: how summands become totals."""
 
     name: ProtectionName = Field(default="masked", description="one of " + ", ".join(PROTECTIONS))
+    reveal: Reveal = Field(
+        default="aggregator",
+        description='who reads the sums: "aggregator", or "sites" (closed sums); only for masked',
+    )
     bits: int = Field(
         default=32, ge=8, le=32, description="8 to 32: bits on the wire per element of a tensor"
     )
@@ -92,7 +96,8 @@ class ProtectionSection(Strict):
         default="public", description='"public" or "symmetric"; only for encrypted'
     )
     key_holder: str | None = Field(
-        default=None, description="the site that makes the study key; default the first; only for encrypted"
+        default=None,
+        description="the site that makes the study key; default the first; only where sites open the sums",
     )
     scheme: Literal["bfv", "ckks"] = Field(
         default="bfv", description='"bfv" (exact) or "ckks" (approximate); only for encrypted'
@@ -113,9 +118,10 @@ class ProtectionSection(Strict):
 
     @model_validator(mode="after")
     def _refuse_what_has_no_effect(self) -> Self:
-        for other, traits in TRAITS.items():
-            for key in traits.own_options if other != self.name else ():
-                if getattr(self, key) != type(self).model_fields[key].default:
+        for other in PROTECTIONS:
+            for key in TRAITS[other].own_options:
+                unused = key not in self.traits.own_options
+                if unused and getattr(self, key) != type(self).model_fields[key].default:
                     raise ConfigError(
                         f"protection.{key}: has no effect under {self.name} protection",
                         remedy=f'remove it, or set protection.name = "{other}"',
@@ -136,7 +142,17 @@ class ProtectionSection(Strict):
     @property
     def traits(self) -> ProtectionTraits:
         """What follows from the choice of this protection."""
-        return TRAITS[self.name]
+        return TRAITS[self.kind]
+
+    @property
+    def sparse_graph(self) -> SparseGraph | None:
+        """How masks are shared; None for the complete graph."""
+        return SparseGraph(self.dropout_rate) if self.graph == "sparse" else None
+
+    @property
+    def kind(self) -> str:
+        """Its name in records and reports; masked sums that sites open are ``closed`` there."""
+        return CLOSED if self.name == "masked" and self.reveal == "sites" else self.name
 
     def asked_of(self, sites: int) -> int:
         """How many of so many sites one round asks."""
@@ -151,11 +167,11 @@ class ProtectionSection(Strict):
     def tolerated_colluders(self, sites: int) -> int | None:
         """Sites of a cohort of ``sites`` that may collude with the aggregator and still learn only sums.
 
-        0 where every site holds the key that decrypts; None where the aggregator alone sees every update.
+        0 where every site holds the key that opens uploads; None where the aggregator sees every update.
         """
         if not self.traits.hides_sites:
             return None
-        return self.colluders_for(sites) if self.traits.aggregator_reads_sums else 0
+        return self.colluders_for(sites) if self.traits.opened_by_shares else 0
 
     def threshold_for(self, sites: int) -> int:
         """Sites that must answer in a study of ``sites``, or in a cohort of so many."""

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, ClassVar
 from secfed.algorithms.framework.base import Algorithm
 from secfed.config.protections import TRAITS, ProtectionTraits
 from secfed.config.sections import ProtectionSection
+from secfed.crypto import labels
 from secfed.crypto.attempt import SiteContribution
 from secfed.crypto.encrypted.bfv import Parameters, Ring, choose_ring, fit
-from secfed.crypto.identity import Roster
-from secfed.crypto.message_base import U32, Digest
-from secfed.crypto.messages import Specification
-from secfed.crypto.record import Record
+from secfed.crypto.encrypted.messages import AnySum, Summed, totals_digest
+from secfed.crypto.encrypted.study_keys import KeyForm, KeyPair
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.message_base import signed
+from secfed.crypto.messages import Result, Specification
 from secfed.errors import ConfigError, RangeError, WrongState
+from secfed.protection.interface import RingSums, ServerSession
+from secfed.protection.opened_at_sites import OpenedAtSites, chosen_holder
 from secfed.wire.layout import Exchange
 
 # TenSEAL is an optional dependency: what needs it is imported where it is used.
@@ -25,21 +29,61 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Encrypted:
+class RingKeys(KeyForm):
+    """Keys of a ring."""
+
+    ring: Ring
+
+    @property
+    def digest(self) -> bytes:
+        """The ring's."""
+        return self.ring.digest
+
+    def generate(self) -> KeyPair:
+        """Fresh keys."""
+        from secfed.crypto.encrypted.bfv_tenseal import generate_keys
+
+        return generate_keys(self.ring)
+
+
+class OwnCipher:
+    """The cipher of one site under the study key, made when it is first needed."""
+
+    def __init__(self, keys: Callable[[], KeyPair], processes: int) -> None:
+        self._keys, self._processes = keys, processes
+        self._cipher: SiteCipher | None = None
+
+    def __call__(self) -> SiteCipher:
+        """The cipher; :class:`WrongState` before the study key is there."""
+        from secfed.crypto.encrypted.client import SiteCipher
+
+        if self._cipher is None:
+            self._cipher = SiteCipher(self._keys(), processes=self._processes)
+        return self._cipher
+
+    def close(self) -> None:
+        """Stop the worker processes."""
+        if self._cipher is not None:
+            self._cipher.close()
+
+
+@dataclass(frozen=True)
+class Encrypted(OpenedAtSites):
     """Homomorphic encryption: the aggregator adds ciphertexts that only the sites can read.
 
     Attributes:
         holder: the site that makes the keys.
         processes: worker processes for encryption at each site; 0 works in the site's own.
-        cipher: gives the cipher under the study key; None at the aggregator, which has none.
+        cipher: gives the site's cipher; None at the aggregator, which has no key.
     """
 
     traits: ClassVar[ProtectionTraits] = TRAITS["encrypted"]
+    sum_type: ClassVar[type[AnySum]] = Summed
 
     ring: Ring
     holder: str
     processes: int = 0
-    cipher: Callable[[], SiteCipher] | None = field(default=None, repr=False, compare=False)
+    cipher: OwnCipher | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def derive(
@@ -52,17 +96,21 @@ class Encrypted:
             ring = choose_ring(runs, len(sites), key_mode=settings.key_mode, scheme=settings.scheme)
         except RangeError as error:
             raise ConfigError(f"protection.bits: {error.message}", remedy=error.remedy) from None
-        holder = sorted(sites)[0] if settings.key_holder is None else settings.key_holder
-        if holder not in sites:
-            raise ConfigError(
-                f"protection.key_holder: {holder!r} is not a site of the study",
-                remedy=f"name one of {', '.join(sites)}",
-            )
-        return cls(ring, holder, settings.processes)
+        return cls(ring, chosen_holder(settings, sites), settings.processes)
 
-    def with_cipher(self, cipher: Callable[[], SiteCipher]) -> Encrypted:
+    @property
+    def form(self) -> KeyForm:
+        """The ring."""
+        return RingKeys(self.ring)
+
+    def at_site(self, keys: Callable[[], KeyPair]) -> Encrypted:
         """The same at a site, which will have the study key."""
-        return replace(self, cipher=cipher)
+        return replace(self, cipher=OwnCipher(keys, self.processes))
+
+    def close(self) -> None:
+        """Stop the worker processes."""
+        if self.cipher is not None:
+            self.cipher.close()
 
     def parameters(self, exchange: Exchange) -> Parameters:
         """How one exchange lies in ciphertexts."""
@@ -82,6 +130,27 @@ class Encrypted:
 
         return EncryptedServer(spec, roster, self.parameters(exchange))
 
+    def relayed(self, spec: Specification, session: ServerSession, identity: Identity) -> Summed:
+        """See :class:`OpenedAtSites`."""
+        from secfed.crypto.encrypted.session import EncryptedServer
+
+        if not isinstance(session, EncryptedServer):
+            raise WrongState("encrypted sums come from encrypted sessions")
+        parts = session.nonces, session.tag, session.ciphertext()
+        unsigned = Result(spec.digest, session.survivors, totals_digest(spec.layout_digest, *parts))
+        return Summed(spec, signed(unsigned, identity, labels.SIGN_RESULT), *parts)
+
+    def opened(self, exchange: Exchange, relayed: AnySum) -> RingSums:
+        """See :class:`OpenedAtSites`."""
+        from secfed.crypto.encrypted.server import SUM, FrameFormat
+
+        if self.cipher is None or not isinstance(relayed, Summed):
+            raise WrongState("a site needs the study key to decrypt, and a sum of ciphertexts")
+        parameters, cipher = self.parameters(exchange), self.cipher()
+        frames = list(FrameFormat(parameters, SUM).split(relayed.ciphertext))
+        cipher.verify(parameters, relayed, frames)  # all of them, before the first is decrypted
+        return cipher.decrypt(parameters, frames)
+
     def upload_bytes(self, exchange: Exchange) -> int:
         """Frames of one upload, without tags."""
         from secfed.crypto.encrypted.server import UPLOAD, FrameFormat
@@ -93,11 +162,3 @@ class Encrypted:
         from secfed.crypto.encrypted.server import SUM, FrameFormat
 
         return FrameFormat(self.parameters(exchange), SUM).total_bytes
-
-
-@dataclass(frozen=True)
-class ExpectedState(Record):
-    """What a task carries instead of a state: how many sums, and which state they lead to."""
-
-    sums: U32
-    digest: Digest

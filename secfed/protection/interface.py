@@ -44,6 +44,11 @@ class SiteSession(Protocol):
         ...
 
     @property
+    def view(self) -> tuple[SiteId, ...] | None:
+        """The survivors that this site has signed for its attempt; None before, or where none are signed."""
+        ...
+
+    @property
     def complaints(self) -> tuple[SiteId, ...]:
         """Sites whose message to this one was no good, once the reply that says so is ready to leave."""
         ...

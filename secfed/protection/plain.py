@@ -24,6 +24,7 @@ class PlainSite:
         self._spec_digest = b""
         self._expects: type[Message] | None = Specification
         self.released: tuple[SiteId, ...] | None = None  # nothing is masked, so nothing is released
+        self.view: tuple[SiteId, ...] | None = None
         self.complaints: tuple[SiteId, ...] = ()  # sites send each other nothing
         self.result: Result | None = None
 

@@ -8,15 +8,15 @@ from functools import partial
 from typing import Final
 
 from secfed.algorithms.framework.base import Algorithm
-from secfed.config.protections import TRAITS, ProtectionTraits
+from secfed.config.protections import CLOSED, TRAITS, ProtectionTraits
 from secfed.config.sections import ProtectionSection
 from secfed.crypto.attempt import SiteContribution
 from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked.client import MaskedSite
-from secfed.crypto.masked.graph import SparseGraph
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Specification
+from secfed.protection.closed import Closed
 from secfed.protection.encrypted import Encrypted
 from secfed.protection.interface import Protection, ServerSession, SiteSession
 from secfed.protection.plain import PlainServer, PlainSite
@@ -54,10 +54,10 @@ MASKED: Final = VectorSums(TRAITS["masked"], MaskedSite, MaskedServer)
 
 def _masked(settings: ProtectionSection) -> VectorSums:
     """The same states in either graph; every party takes the graph from its own copy of the study."""
-    if settings.graph == "complete":
+    graph = settings.sparse_graph
+    if graph is None:
         return MASKED
-    site = partial(MaskedSite, graph=SparseGraph(settings.dropout_rate))
-    return VectorSums(TRAITS["masked"], site, partial(MaskedServer, sparse=True))
+    return VectorSums(TRAITS["masked"], partial(MaskedSite, graph=graph), partial(MaskedServer, sparse=True))
 
 
 def make_protection(
@@ -68,11 +68,12 @@ def make_protection(
     Raises:
         ConfigError: no encryption parameters fit the study, or the key holder is not a site.
     """
-    return _MAKERS[settings.name](settings, algorithm, rounds, sites)
+    return _MAKERS[settings.kind](settings, algorithm, rounds, sites)
 
 
 _MAKERS: Final[dict[str, Callable[[ProtectionSection, Algorithm, int, Sequence[str]], Protection]]] = {
     "plain": lambda *_: PLAIN,
     "masked": lambda settings, *_: _masked(settings),
+    CLOSED: Closed.derive,
     "encrypted": Encrypted.derive,
 }

@@ -170,7 +170,7 @@ class RunReport:
 
     study: str  # the study's name
     algorithm: str
-    protection: str  # ``plain``, ``masked`` or ``encrypted``
+    protection: str  # ``plain``, ``masked``, ``closed`` or ``encrypted``
     sites: tuple[str, ...]  # ids of the enrolled sites
     rounds: tuple[RoundReport, ...]  # one report per round, in order
     final: Metrics  # metrics of the final model, from sums; empty if it was not measured

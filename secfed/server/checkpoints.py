@@ -44,7 +44,7 @@ class Checkpoint:
 
     study: str  # study id
     position: Position  # the next exchange
-    state: State  # what the server program saved; empty under encrypted protection
+    state: State  # what the server program saved; empty where only the sites read sums
     facts: Mapping[str, Any]  # what else its protection needs: plain JSON
     # what the run reports about its past: plain JSON, nothing of a single site's data
     notes: Mapping[str, Any]

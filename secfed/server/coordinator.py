@@ -1,6 +1,6 @@
 """The aggregator: runs the rounds of one study, records what was summed, goes on when a round fails.
 
-It holds totals and the server program's state; under encrypted protection not even those. It never holds
+It holds totals and the server program's state; where sites open the sums not even those. It never holds
 anything finer; the only places where one site's (masked or encrypted) bytes pass are the protection's
 server session and the link.
 """
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from secfed.algorithms.framework.base import Algorithm, ServerProgram
-from secfed.crypto.encrypted.messages import Summed
+from secfed.crypto.encrypted.messages import AnySum
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import RoundAborted, StudyStopped
 from secfed.records.transcript import ABORTED, SUMMED, Log, SumRecord
@@ -123,7 +123,7 @@ class StudyRun:
         """The exchange that a round begins at."""
         return self._start.exchange_index if number == self._start.round else 0
 
-    def _record(self, outcome: RoundOutcome, summed: RoundSum | Summed, more: Mapping[str, Any]) -> None:
+    def _record(self, outcome: RoundOutcome, summed: RoundSum | AnySum, more: Mapping[str, Any]) -> None:
         spec = summed.spec
         outcome.sums.append(FinishedSum(spec, summed.result))
         facts = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from secfed.algorithms.framework.base import Algorithm
-from secfed.protection.encrypted import Encrypted
+from secfed.protection.opened_at_sites import OpenedAtSites
 from secfed.records.transcript import Log
 from secfed.server.coordinator import Coordinator, Keeper, StudyRun
+from secfed.server.opened_rounds import OpenedRounds, SumStore
 from secfed.server.round import Ask, Rules
 from secfed.wire.layout import State
 
@@ -29,10 +30,7 @@ def make_run(
     needed, it keeps sums that it cannot read.
     """
     protection = rules.protection
-    if isinstance(protection, Encrypted):
-        # TenSEAL is an optional dependency.
-        from secfed.server.encrypted_round import EncryptedRounds, SumStore
-
+    if isinstance(protection, OpenedAtSites):
         sums.mkdir(mode=0o700, exist_ok=True)
-        return EncryptedRounds(algorithm, rounds, protection, rules, SumStore(sums), ask, log, keeper)
+        return OpenedRounds(algorithm, rounds, protection, rules, SumStore(sums), ask, log, keeper)
     return Coordinator(algorithm, rounds, rules, ask, log, keeper, start)

@@ -8,8 +8,8 @@ state to broadcast and takes totals; it never meets anything of a single site. N
 connection, a file or a clock: ``ask`` carries requests and hands over replies (:data:`Ask`). ``number``
 is the number of the round, counted from 1, everywhere.
 
-This is the round of plain and masked protection. Under encrypted protection nobody at the aggregator can
-read a total, so that round is another one: ``encrypted_round.py``.
+This is the round of a study whose sums the aggregator reads. Where only the sites can open them, the round
+is another one: ``opened_rounds.py``.
 """
 
 from __future__ import annotations
@@ -187,6 +187,16 @@ def check_contributors(
             )
 
 
+@dataclass(frozen=True)
+class Attempted:
+    """An attempt that came to a sum."""
+
+    spec: Specification
+    session: ServerSession
+    alive: tuple[SiteId, ...]  # sites that answered to the end
+    faults: tuple[str, ...]  # as in :class:`RoundSum`
+
+
 def sum_securely(
     number: int,
     index: int,
@@ -196,13 +206,35 @@ def sum_securely(
     rules: Rules,
     ask: Ask,
 ) -> RoundSum:
+    """Sum and announce the result.
+
+    Raises:
+        RoundAborted: see :func:`attempt_sum`, or a site put more into the sum than its layout permits.
+    """
+    done = attempt_sum(number, index, exchange, state_digest(state), ready, rules, ask)
+    totals = decode(exchange, done.session)  # before anything is announced
+    result = conclude(done.spec, done.session.survivors, done.session.sums, rules)
+    frame = carry_step(number, index, done.spec.attempt, result.encode())
+    ask("result", dict.fromkeys(done.alive, frame), lambda _site, _reply: None)
+    return RoundSum(done.spec, result, totals, done.faults)
+
+
+def attempt_sum(
+    number: int,
+    index: int,
+    exchange: Exchange,
+    broadcast_digest: bytes,
+    ready: Sequence[SiteId],
+    rules: Rules,
+    ask: Ask,
+) -> Attempted:
     """Try attempts until one sum succeeds. Once updates may have left the sites, there is no other try.
 
     An attempt that ends with complaints is followed by one without the sites that ``settle`` names.
 
     Raises:
-        RoundAborted: too few sites are ready, every attempt failed before an update could leave a site, one
-            failed afterwards, or a site put more into the sum than its layout permits.
+        RoundAborted: too few sites are ready, every attempt failed before an update could leave a site, or
+            one failed afterwards.
     """
     alive, why, faults = list(ready), "", list[str]()
     fruitless = 0
@@ -213,7 +245,7 @@ def sum_securely(
         if missing := too_few(cohort, rules):
             why = why or missing
             break
-        spec = specify(number, index, exchange, attempt, cohort, state_digest(state), rules)
+        spec = specify(number, index, exchange, attempt, cohort, broadcast_digest, rules)
         session = rules.protection.server(exchange, spec, rules.roster)
         step = partial(carry_step, number, index, attempt)
         try:
@@ -228,10 +260,7 @@ def sum_securely(
             why = error.message if alive else "every site refused or went silent; nothing was revealed."
             fruitless += not session.disputes
             continue
-        totals = decode(exchange, session)  # before anything is announced
-        result = conclude(spec, session.survivors, session.sums, rules)
-        ask("result", dict.fromkeys(alive, step(result.encode())), lambda _site, _reply: None)
-        return RoundSum(spec, result, totals, tuple(faults))
+        return Attempted(spec, session, tuple(alive), tuple(faults))
     raise RoundAborted(
         f"round {number}, exchange {exchange.name!r}: {_because(why, faults)}",
         remedy="see in the transcript who refused, and why; wait for more sites, or enrol more so that the "

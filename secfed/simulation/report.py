@@ -53,12 +53,12 @@ def report_of(
     return RunReport(
         study=study.study.name,
         algorithm=study.algorithm.name,
-        protection=study.protection.name,
+        protection=study.protection.kind,
         sites=parties.terms.sites,
         rounds=tuple(progress.reports[number] for number in sorted(progress.reports)),
         final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
         saw=what_the_aggregator_saw(
-            study.protection.name,
+            study.protection.kind,
             sums=len(sums),
             survivors=[len(summed.result.survivors) for summed in sums],
             layouts=(plan.layout for plan in _plans(study, parties.terms.algorithm)),

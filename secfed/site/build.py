@@ -6,8 +6,9 @@ from secfed.algorithms.framework.base import SiteProgram
 from secfed.crypto.attempt import SiteLimits
 from secfed.dp.ledger.ledger import Ledger
 from secfed.errors import WrongState
-from secfed.protection.encrypted import Encrypted
+from secfed.protection.opened_at_sites import OpenedAtSites
 from secfed.site.attempt_store import AttemptStore
+from secfed.site.opening_session import OpeningSession
 from secfed.site.parts import Agreement, Draws, Member, Services
 from secfed.site.privacy import SitePrivacy
 from secfed.site.session import Site
@@ -51,11 +52,7 @@ def build_site(
         begins_with=pinned_model(study),
         broadcast_bound=study.protection.broadcast_bound,
     )
-    site_type = Site
-    if isinstance(terms.protection, Encrypted):
-        from secfed.site.encrypted_session import EncryptedSession  # TenSEAL is an optional dependency
-
-        site_type = EncryptedSession
+    site_type = OpeningSession if isinstance(terms.protection, OpenedAtSites) else Site
     return site_type(
         member,
         agreement,

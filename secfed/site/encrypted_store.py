@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import torch
 
 from secfed.crypto import sealing
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.crypto.message_base import U32, Digest
 from secfed.crypto.record import Record, blob, pair, uint
 from secfed.storage.signed_files import SignedFiles

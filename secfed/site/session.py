@@ -37,7 +37,7 @@ class Site:
         privacy: pays for the work; None for a study without differential privacy.
 
     Attributes:
-        replica: the server program where sites hold the study's state (encrypted protection).
+        replica: the server program where sites hold the study's state (encrypted or closed sums).
         sums: how many sums it has taken.
     """
 

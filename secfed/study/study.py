@@ -160,7 +160,7 @@ class Study(Strict):
         start = {} if self.model.start is None else {"start": self.model.start_sha256}
         return {
             "algorithm": self.algorithm.name,
-            "protection": self.protection.name,
+            "protection": self.protection.kind,
             "rounds": self.rounds,
             "sites": sites,
             "privacy": None if self.privacy is None else self.privacy.canonical(),

@@ -71,9 +71,23 @@ def test_attacks_on_encrypted_sums_end_as_documented() -> None:
     assert learned["read-upload"] == "nothing"
 
 
+def test_attacks_on_closed_sums_end_as_documented() -> None:
+    for hospitals in (3, 6):  # an even number of survivors, too
+        outcomes = run_attacks(attacks_on("closed"), AttackSetting(hospitals))
+        assert all(outcome.as_documented for outcome in outcomes), [one.ended for one in outcomes]
+    learned = {outcome.attack.name: outcome.evidence.learned for outcome in outcomes if outcome.evidence}
+    assert learned.pop("given-key-sum") == "everything"
+    assert set(learned.values()) == {"nothing"}
+    assert len(learned) == 5
+
+
 def test_every_limit_is_a_heading_of_the_security_document() -> None:
     headings = set(re.findall(r"^#{2,3} (.+)$", SECURITY.read_text(), re.MULTILINE))
-    limits = {attack.limit for attack in (*attacks_on("masked"), *PLAIN) if attack.limit is not None}
+    limits = {
+        attack.limit
+        for attack in (*attacks_on("masked"), *attacks_on("closed"), *PLAIN)
+        if attack.limit is not None
+    }
     assert limits <= headings
 
 

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from secfed.crypto import labels
 from secfed.crypto.encrypted.bfv import KeyMode, Parameters, Ring, Scheme, choose_ring, fit
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair, generate_keys
+from secfed.crypto.encrypted.bfv_tenseal import generate_keys
 from secfed.crypto.encrypted.client import SiteCipher
 from secfed.crypto.encrypted.messages import Summed
 from secfed.crypto.encrypted.server import RunningSum
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.crypto.encrypted.tags import NONCE_BYTES, add_tags, decode_tag, encode_tag
 from secfed.crypto.identity import Identity
 from secfed.crypto.lanes import Run

@@ -103,6 +103,8 @@ class Hospitals:
     def __init__(
         self, folder: Path, *, protection_name: str = "masked", sites: int = 4, rounds: int = 2
     ) -> None:
+        # Closed sums are masked ones that the sites open.
+        protection_name = 'masked"\nreveal = "sites' if protection_name == "closed" else protection_name
         text = TOML.format(protection=protection_name, sites=sites, rounds=rounds)
         folder.mkdir(exist_ok=True)
         ALIVE.append(self)

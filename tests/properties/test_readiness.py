@@ -128,10 +128,11 @@ def _replies(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[object]]:
     return seen
 
 
-@pytest.mark.parametrize("name", ["masked", "encrypted"])
+@pytest.mark.parametrize("name", ["masked", "closed", "encrypted"])
 def test_sums_come_about_among_the_same_hospitals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the aggregator sees of a whole study: every reply, who is in each sum, who gave up."""
-    study = tiny("fedavg").replace("protection.name", name)
+    study = tiny("fedavg").replace("protection.name", "encrypted" if name == "encrypted" else "masked")
+    study = study.replace("protection.reveal", "sites") if name == "closed" else study
     honest, whole = WeightedMeanServer.broadcast, FedAvg.site_data
     replies = _replies(monkeypatch)
 

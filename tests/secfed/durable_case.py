@@ -25,7 +25,7 @@ from secfed.runs.run_folder import ledger_file
 from secfed.server.coordinator import RoundOutcome
 from secfed.server.make_run import make_run
 from secfed.server.round import Rules
-from secfed.site import durable_store, encrypted_session, journal, local_work
+from secfed.site import durable_store, journal, local_work, opening_session
 from secfed.site.containment import Failure
 from secfed.site.parts import Member
 from secfed.site.runtime import SiteStudy, open_site_study
@@ -234,7 +234,7 @@ class Plug:
         self.point, self.left, self.pulled = "", 0, 0
         self.passed: list[str] = []
         self.only = False
-        for module in (local_work, durable_store, journal, encrypted_session, signed_log):
+        for module in (local_work, durable_store, journal, opening_session, signed_log):
             monkeypatch.setattr(module, "failpoint", self.reached)
 
     def set(self, point: str, count: int = 1) -> None:

@@ -18,6 +18,7 @@ from secfed.crypto.lanes import Run
 from secfed.crypto.messages import Message
 from secfed.errors import SecfedError
 from secfed.runs.final_model import open_final
+from tests.vectors.closed import open_closed
 from tests.vectors.primitives import Json
 from tests.vectors.replay import rebuild, request_to
 
@@ -111,6 +112,7 @@ OPERATIONS: dict[str, Callable[[Json, Json], object]] = {
     "decode a roster": _roster,
     "open a final model": _final,
     "hand a message to a site": _site,
+    "open a closed sum": open_closed,
 }
 
 

@@ -21,6 +21,7 @@ from secfed.crypto.refusals import Refusal
 from tests.simulator import STAGES
 from tests.vectors import generate
 from tests.vectors.bad import OPERATIONS, check
+from tests.vectors.closed import open_closed
 from tests.vectors.messages import as_json
 from tests.vectors.replay import rebuild, request_to
 
@@ -33,7 +34,14 @@ def load(name: str) -> dict[str, Any]:
     return content
 
 
-BAD_FILES = ("bad_messages.json", "bad_arithmetic.json", "bad_keys.json", "bad_model.json", "bad_site.json")
+BAD_FILES = (
+    "bad_messages.json",
+    "bad_arithmetic.json",
+    "bad_keys.json",
+    "bad_model.json",
+    "bad_site.json",
+    "bad_closed.json",
+)
 BAD = [case for name in BAD_FILES for case in load(name)["cases"]]
 
 
@@ -106,6 +114,16 @@ def test_an_encoding_is_read_as_the_fields_beside_it(case: dict[str, Any]) -> No
     assert message.encode().hex() == case["encoding"]
 
 
+def test_a_closed_sum_is_opened_to_the_integers_of_its_uploads() -> None:
+    vectors = load("closed.json")
+    survivors = [upload["site"] for upload in vectors["uploads"]]
+    runs = open_closed({**vectors, "input": vectors["closed_sum"], "survivors": survivors}, {})
+    assert [run.tolist() for run in runs] == vectors["opened"]
+    for index, (bits, _) in enumerate(vectors["runs"]):
+        added = np.sum([upload["integers"][index] for upload in vectors["uploads"]], axis=0, dtype=object)
+        assert list(added % (1 << bits)) == vectors["opened"][index]
+
+
 def test_every_message_type_and_every_label_has_a_vector() -> None:
     assert {case["type"] for case in load("messages.json")["messages"]} == {
         kind.TYPE for kind in ALL_MESSAGES
@@ -146,7 +164,6 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.CHOICE_SIGNATURE,  # the same
         Refusal.NEIGHBOURHOOD,  # the same
         Refusal.UPLOAD_UNPROVEN,  # the same
-        Refusal.SUM_TAG,  # of encrypted sums: tests/crypto/encrypted/test_sum_checks.py
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}
     assert covered == {refusal.number for refusal in set(Refusal) - elsewhere}

@@ -16,9 +16,10 @@ from secfed.crypto import labels, sealing
 from secfed.crypto.encrypted.bfv import fit
 from secfed.crypto.encrypted.bfv_format import MemoryFile
 from secfed.crypto.encrypted.bfv_packing import pack_words
-from secfed.crypto.encrypted.bfv_tenseal import Decryptor, Encryptor, KeyPair, generate_keys
+from secfed.crypto.encrypted.bfv_tenseal import Decryptor, Encryptor, generate_keys
 from secfed.crypto.encrypted.client import SiteCipher
 from secfed.crypto.encrypted.server import HEADER_BYTES, SUM, UPLOAD, FrameFormat, RunningSum
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.crypto.lanes import Run
 from secfed.errors import ConfigError, MalformedMessage, RangeError, Replay, WrongState
 from tests.crypto.encrypted_case import Lanes, keys_of, small, study_ring, summed, upload

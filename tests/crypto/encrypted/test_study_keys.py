@@ -10,11 +10,11 @@ pytest.importorskip("tenseal")
 
 from secfed.crypto import labels
 from secfed.crypto.encrypted.bfv import Ring
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair
 from secfed.crypto.encrypted.messages import KeyDelivery, KeyHello, KeyPackages, KeyRequest
-from secfed.crypto.encrypted.study_keys import StudyKeys, check_hello, key_context
+from secfed.crypto.encrypted.study_keys import KeyPair, StudyKeys, check_hello, key_context
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import ConfigError, MalformedMessage, WrongState
+from secfed.protection.encrypted import RingKeys
 
 PEOPLE = {name: Identity.from_seed(name, bytes([number]) * 32) for number, name in enumerate("abc")}
 ROSTER = Roster.of(Identity.from_seed("aggregator", bytes([99]) * 32), list(PEOPLE.values()))
@@ -36,7 +36,7 @@ class Disk:
 
 
 def keys_of(site: str, disk: Disk | None = None) -> StudyKeys:
-    keys = StudyKeys(PEOPLE[site], ROSTER, "study", "a", RING)
+    keys = StudyKeys(PEOPLE[site], ROSTER, "study", "a", RingKeys(RING))
     if disk is not None:
         keys.received = disk.keep
     return keys

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from secfed.crypto.encrypted import workers as encrypted_workers
-from secfed.crypto.encrypted.bfv_tenseal import KeyPair
 from secfed.crypto.encrypted.client import SiteCipher
 from secfed.crypto.encrypted.server import RunningSum
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.crypto.encrypted.workers import SharedMemory, WorkerPool
 from secfed.crypto.lanes import Run
 from secfed.errors import MalformedMessage, RangeError, RoundAborted, WrongState

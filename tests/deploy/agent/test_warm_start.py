@@ -72,8 +72,11 @@ def test_masked_with_kills_on_both_sides(tmp_path: Path, earlier: bytes) -> None
 
 
 @pytest.mark.slow
-def test_encrypted_with_the_model_at_home_and_none_at_the_aggregator(tmp_path: Path, earlier: bytes) -> None:
-    toml = begins_with(earlier, "encrypted")
+@pytest.mark.parametrize("protection", ["encrypted", 'masked"\nreveal = "sites'], ids=["encrypted", "closed"])
+def test_sums_at_sites_with_the_model_at_home_and_none_at_the_aggregator(
+    tmp_path: Path, earlier: bytes, protection: str
+) -> None:
+    toml = begins_with(earlier, protection)
     made, wanted = deployment(tmp_path, toml, earlier), expected(tmp_path, toml)
     shutil.rmtree(tmp_path / "earlier")  # the study centre's
     for number, name in enumerate(made.names):

@@ -134,7 +134,7 @@ def test_killed_at_each_point(protection, point, time, undisturbed, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("protection", "seed"), [("masked", 1), ("masked", 2), ("encrypted", 3), ("plain", 4)]
+    ("protection", "seed"), [("masked", 1), ("masked", 2), ("encrypted", 3), ("plain", 4), ("closed", 5)]
 )
 def test_killed_again_and_again(protection, seed, undisturbed, tmp_path, monkeypatch):
     """A process lives for a few steps only, so that it dies while it repeats what others began, too."""

@@ -60,7 +60,7 @@ def everything(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-@pytest.mark.parametrize("protection", ["plain", "masked", "encrypted"])
+@pytest.mark.parametrize("protection", ["plain", "masked", "closed", "encrypted"])
 def test_no_value_of_a_hospital_is_on_the_disk_or_in_the_log(tmp_path, monkeypatch, protection):
     """Under ``plain`` the uploads are found in the running exchange: the search can find something."""
     if protection == "encrypted":

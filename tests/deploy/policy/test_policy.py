@@ -85,6 +85,14 @@ class TestCheck:
             ({"min_cohort = 3": "min_cohort = 4"}, {}, ["protection.min_cohort"]),
             ({"min_cohort = 3": "min_cohort = 3\ncolluders = 1"}, {}, ["protection.colluders"]),
             ({'["masked"]': '["encrypted"]'}, ENCRYPTED, []),
+            ({"min_cohort = 3": 'min_cohort = 3\nreveal = ["sites"]'}, {}, ["protection.reveal"]),
+            ({"min_cohort = 3": 'min_cohort = 3\nreveal = ["sites"]'}, {"protection.reveal": "sites"}, []),
+            (
+                {"min_cohort = 3": 'min_cohort = 3\nreveal = ["aggregator"]'},
+                {"protection.reveal": "sites"},
+                ["protection.reveal"],
+            ),
+            ({'["masked"]': '["encrypted"]\nreveal = ["sites"]'}, ENCRYPTED, []),
             (
                 {'["masked"]': '["encrypted"]', "min_threshold = 3": "min_threshold = 4"},
                 ENCRYPTED,

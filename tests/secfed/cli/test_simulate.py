@@ -99,6 +99,16 @@ class TestOptions:
         assert result.exit_code == 2
         assert f"--budget {text}" in result.stderr
 
+    def test_sums_are_closed_and_opened_again(self, engine: Engine) -> None:
+        assert secfed("simulate", "s.toml", "--reveal", "sites", "--protection", "masked").exit_code == 0
+        assert list(engine.replaced.items()) == [
+            ("protection.name", "masked"),
+            ("protection.reveal", "sites"),
+        ]
+        assert secfed("simulate", "s.toml", "--reveal", "aggregator", "--protection", "plain").exit_code == 0
+        assert list(engine.replaced) == ["protection.reveal", "protection.name"]
+        assert secfed("simulate", "s.toml", "--reveal", "nobody").exit_code == 2
+
     def test_nothing_is_replaced_unless_asked_for(self, engine: Engine) -> None:
         assert secfed("simulate", "s.toml").exit_code == 0
         asked = engine.asked

@@ -61,7 +61,13 @@ def play(
 
 @pytest.mark.parametrize(
     ("protection", "drops"),
-    [("masked", ()), ("masked", ("hospital-3@mask:1",)), ("encrypted", ())],
+    [
+        ("masked", ()),
+        ("masked", ("hospital-3@mask:1",)),
+        ('masked"\nreveal = "sites', ("hospital-3@mask:1",)),
+        ("encrypted", ()),
+    ],
+    ids=["masked", "masked with a dropout", "closed with a dropout", "encrypted"],
 )
 def test_what_arrives_is_the_sum_with_the_promised_noise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, protection: str, drops: tuple[str, ...]

@@ -19,7 +19,7 @@ from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, site_folder
 from secfed.site import runtime
-from secfed.site.encrypted_session import EncryptedSession
+from secfed.site.opening_session import OpeningSession
 from secfed.wire.frames import Notice, encode_state
 from tests.secfed.durable_case import VICTIM, Consortium, Hospital, Killed, study
 
@@ -109,7 +109,7 @@ def test_under_encrypted_protection_no_model_is_taken_so_that_guesses_cannot_be_
     consortium.run()
     hospital = consortium.hospitals[VICTIM]
     assert hospital.open is not None
-    assert isinstance(hospital.open.site, EncryptedSession)
+    assert isinstance(hospital.open.site, OpeningSession)
     own = encode_state(hospital.open.site.replica.model())
     answers = []
     for guess in (own, a_model()):

@@ -18,14 +18,14 @@ from secfed.records.chain_file import verify_file
 from secfed.records.transcript import RELEASED, SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE
 from secfed.site import durable_store
-from secfed.site.encrypted_session import EncryptedSession
+from secfed.site.opening_session import OpeningSession
 from secfed.storage import signed_files
 from secfed.wire.frames import Notice, Step, Task, decode, encode_state
 from tests.crypto.encrypted_case import resigned
 from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Killed, Plug, pulling, study
 
 Begun = Callable[..., Consortium]
-KINDS = [("masked", None), ("masked", "record"), ("masked", "site"), ("encrypted", None)]
+KINDS = [("masked", None), ("masked", "record"), ("masked", "site"), ("closed", None), ("encrypted", None)]
 
 
 def _needs(protected: str) -> None:
@@ -96,6 +96,7 @@ def test_a_restart_after_every_message_gives_the_same_answers(
     assert all(reply is not None for _, _, _, reply in consortium.frames)
     stages = {"masked": {"train", "advertise", "share", "confirm", "mask", "consistency", "unmask", "result"}}
     stages["sparse"] = stages["masked"] | {"choose"}
+    stages["closed"] = stages["masked"] | {"keys"}
     assert set(compared) >= stages.get(protected, {"keys", "train", "mask", "result"})
     works = 2 if unit is None else 1
     for hospital in consortium.hospitals.values():
@@ -105,7 +106,7 @@ def test_a_restart_after_every_message_gives_the_same_answers(
             assert len(hospital.payments()) == 1
 
 
-@pytest.mark.parametrize(("protected", "unit"), [("masked", "record"), ("encrypted", None)])
+@pytest.mark.parametrize(("protected", "unit"), [("masked", "record"), ("closed", None), ("encrypted", None)])
 def test_a_kill_at_every_point_changes_nothing(
     protected: str,
     unit: str | None,
@@ -121,7 +122,7 @@ def test_a_kill_at_every_point_changes_nothing(
     passed = tuple(plug.passed)
     points = list(dict.fromkeys(passed))
     assert len(points) >= (20 if protected == "masked" else 14)
-    if protected == "encrypted":  # the others are the same code as under masks
+    if protected != "masked":  # the others are the same code as under masks
         chosen = ("state", "answer", "secrets", "upload noted", "sum noted")
         points = [name for name in points if any(word in name for word in chosen)]
     for point in points:
@@ -286,7 +287,7 @@ def test_a_site_that_stopped_the_study_stays_stopped(begun: Begun) -> None:
     consortium = begun("encrypted")
     hospital = _until(consortium, "mask")
     assert hospital.open is not None
-    assert isinstance(hospital.open.site, EncryptedSession)
+    assert isinstance(hospital.open.site, OpeningSession)
     hospital.open.site._local.stop()
     hospital.start()  # no file "was changed": nobody is told to remove what keeps it stopped
     with pytest.raises(WrongState, match="stopped the study"):

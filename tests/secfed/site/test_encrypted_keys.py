@@ -20,8 +20,8 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run
 from secfed.crypto.messages import peek_type
 from secfed.errors import BadSignature, InconsistentView, MalformedMessage, RosterError
-from secfed.protection.encrypted import Encrypted
-from secfed.server.encrypted_round import EncryptedRounds, SumStore
+from secfed.protection.encrypted import Encrypted, RingKeys
+from secfed.server.opened_rounds import OpenedRounds, SumStore
 from secfed.server.round import Rules
 from secfed.wire.frames import READY, Notice, decode
 from secfed.wire.transport import OnReply
@@ -35,7 +35,7 @@ class TestStudyKeys:
         people = [Identity.generate(name) for name in ("a", "b", "c")]
         roster = Roster.of(Identity.generate("aggregator"), people)
         ring = choose_ring([(Run(20, 100),)], 3)
-        return roster, {one.name: StudyKeys(one, roster, "study", "a", ring) for one in people}
+        return roster, {one.name: StudyKeys(one, roster, "study", "a", RingKeys(ring)) for one in people}
 
     def packages(self, parties: dict[str, StudyKeys], *names: str) -> KeyPackages:
         parties["a"].hello()
@@ -62,7 +62,7 @@ class TestStudyKeys:
     def test_an_outsider_gets_nothing(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
         roster, keys = parties
         keys["a"].hello()
-        sybil = StudyKeys(Identity.generate("d"), roster, "study", "a", keys["a"].ring)
+        sybil = StudyKeys(Identity.generate("d"), roster, "study", "a", keys["a"].form)
         with pytest.raises(RosterError):
             keys["a"].pack(KeyRequest((KeyHello.decode(sybil.hello()),)))
 
@@ -91,7 +91,7 @@ class TestStudyKeys:
 
     def test_another_study_has_another_context(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
         roster, keys = parties
-        other = StudyKeys(keys["b"].identity, roster, "another study", "a", keys["b"].ring)
+        other = StudyKeys(keys["b"].identity, roster, "another study", "a", keys["b"].form)
         keys["a"].hello()
         with pytest.raises(BadSignature):
             keys["a"].pack(KeyRequest((KeyHello.decode(other.hello()),)))
@@ -105,7 +105,7 @@ class TestWhoIsSentAPackage:
         aggregator = Identity.generate("aggregator")
         people = [Identity.generate(name) for name in ("a", "b", "c")]
         roster, ring = Roster.of(aggregator, people), choose_ring([(Run(20, 100),)], 3)
-        keys = {one.name: StudyKeys(one, roster, "study", "a", ring) for one in people}
+        keys = {one.name: StudyKeys(one, roster, "study", "a", RingKeys(ring)) for one in people}
         sent: list[str] = []
 
         def answer(site: str, frame: Buffer) -> bytes:
@@ -133,7 +133,7 @@ class TestWhoIsSentAPackage:
         protection = Encrypted(ring, "a")
         rules = Rules("study", aggregator, roster, protection, lambda cohort: cohort, 3)
         nothing: Any = None
-        rounds = EncryptedRounds(nothing, 1, protection, rules, SumStore(folder), ask, nothing)
+        rounds = OpenedRounds(nothing, 1, protection, rules, SumStore(folder), ask, nothing)
         return rounds.share_keys(("a", "b", "c")), sent
 
     def test_sites_that_asked(self, tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ from secfed.errors import (
 )
 from secfed.runs.run_folder import prepare
 from secfed.runs.run_report import RunReport, SilentObserver
-from secfed.server.encrypted_round import EncryptedRounds
+from secfed.server.opened_rounds import OpenedRounds
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.simulation.transport import SimulatedTransport
-from secfed.site import encrypted_session
-from secfed.site.encrypted_session import EncryptedSession
+from secfed.site import build
+from secfed.site.opening_session import OpeningSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
 from secfed.wire.layout import Exchange
@@ -77,16 +77,16 @@ def study() -> Study:
 
 
 @pytest.fixture
-def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, EncryptedSession]:
+def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, OpeningSession]:
     """The sites of the next simulation, by name."""
-    made: dict[str, EncryptedSession] = {}
+    made: dict[str, OpeningSession] = {}
 
-    class Noted(EncryptedSession):
+    class Noted(OpeningSession):
         def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **more)
             made[self._identity.name] = self
 
-    monkeypatch.setattr(encrypted_session, "EncryptedSession", Noted)
+    monkeypatch.setattr(build, "OpeningSession", Noted)
     return made
 
 
@@ -108,7 +108,7 @@ def test_both_key_modes_give_the_masked_model(
 
 @pytest.mark.parametrize("drop", ["hospital-2@train:1", "hospital-2@mask:2", "hospital-1@train:2"])
 def test_a_site_that_was_away_takes_what_it_missed_and_changes_nothing_for_the_others(
-    tmp_path: Path, study: Study, sites: dict[str, EncryptedSession], drop: str
+    tmp_path: Path, study: Study, sites: dict[str, OpeningSession], drop: str
 ) -> None:
     run(study, tmp_path / "encrypted", drop)
     run(study.replace("protection.name", "plain"), tmp_path / "plain", drop)
@@ -151,7 +151,7 @@ def test_a_key_holder_outside_a_cohort_is_asked_for_the_key_all_the_same(
 
 
 def test_a_sum_that_too_few_contribute_to_is_given_up_and_the_study_goes_on(
-    tmp_path: Path, study: Study, sites: dict[str, EncryptedSession], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, study: Study, sites: dict[str, OpeningSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every site would refuse it; stored all the same, it would stand in the way of all later sums."""
     part = frozenset({"hospital-1", "hospital-2", "hospital-3"})
@@ -165,17 +165,17 @@ def test_a_sum_that_too_few_contribute_to_is_given_up_and_the_study_goes_on(
 
 
 def test_a_site_whose_state_diverges_stops_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch, study: Study, sites: dict[str, EncryptedSession]
+    monkeypatch: pytest.MonkeyPatch, study: Study, sites: dict[str, OpeningSession]
 ) -> None:
-    original = EncryptedSession._take
+    original = OpeningSession._take
 
-    def spoil(self: EncryptedSession, summed: Summed) -> None:
+    def spoil(self: OpeningSession, summed: Summed) -> None:
         original(self, summed)
         if self._identity.name == "hospital-4" and summed.spec.round == 1:
             for tensor in self.replica._model.values():  # type: ignore[attr-defined]
                 tensor += 1e-3
 
-    monkeypatch.setattr(EncryptedSession, "_take", spoil)
+    monkeypatch.setattr(OpeningSession, "_take", spoil)
     refused: list[tuple[str, SecfedError]] = []
     monkeypatch.setattr(
         SimulatedTransport, "_refused", lambda _self, site, error: refused.append((site, error))
@@ -188,11 +188,11 @@ def test_a_site_whose_state_diverges_stops_and_the_others_go_on(
 
 
 def test_nothing_that_passes_the_aggregator_holds_the_secret_key(
-    monkeypatch: pytest.MonkeyPatch, study: Study, sites: dict[str, EncryptedSession]
+    monkeypatch: pytest.MonkeyPatch, study: Study, sites: dict[str, OpeningSession]
 ) -> None:
     passed: list[bytes] = []
-    aggregators: list[EncryptedRounds] = []
-    original_ask, original_init = SimulatedTransport.ask, EncryptedRounds.__init__
+    aggregators: list[OpenedRounds] = []
+    original_ask, original_init = SimulatedTransport.ask, OpenedRounds.__init__
 
     def overheard(
         self: SimulatedTransport, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply
@@ -204,12 +204,12 @@ def test_nothing_that_passes_the_aggregator_holds_the_secret_key(
         passed.extend(bytes(message) for message in requests.values())
         original_ask(self, stage, requests, note)
 
-    def init(self: EncryptedRounds, *arguments: Any, **more: Any) -> None:
+    def init(self: OpenedRounds, *arguments: Any, **more: Any) -> None:
         original_init(self, *arguments, **more)
         aggregators.append(self)
 
     monkeypatch.setattr(SimulatedTransport, "ask", overheard)
-    monkeypatch.setattr(EncryptedRounds, "__init__", init)
+    monkeypatch.setattr(OpenedRounds, "__init__", init)
     run(study, None)
     keys = sites["hospital-1"]._keys.required
     words = keys.secret_key[-64:]
@@ -223,7 +223,7 @@ def test_nothing_that_passes_the_aggregator_holds_the_secret_key(
 
 
 def test_state_digests_are_tagged_so_that_the_aggregator_cannot_test_guesses(
-    study: Study, sites: dict[str, EncryptedSession]
+    study: Study, sites: dict[str, OpeningSession]
 ) -> None:
     from secfed.wire.frames import encode_state
     from secfed.wire.layout import state_digest
@@ -268,12 +268,12 @@ def test_a_total_that_no_honest_sites_can_have_made_stops_the_study_at_the_site(
         consortium.run()
     assert victim.open is not None
     site, notice = victim.open.site, decode(frames[0])
-    assert isinstance(site, EncryptedSession)
+    assert isinstance(site, OpeningSession)
     assert isinstance(notice, Notice)
     real = Summed.decode(notice.message)
     exchange = site._exchange(real.spec.round, real.spec.exchange_index)
-    parameters = site._encrypted.parameters(exchange)
-    form, cipher, vectors = FrameFormat(parameters, UPLOAD), site._site_cipher(), {}
+    parameters = site._opening.parameters(exchange)
+    form, cipher, vectors = FrameFormat(parameters, UPLOAD), site._opening.cipher(), {}
     for name in durable_case.NAMES:
         largest = {item.name: torch.full(item.shape, item.bound) for item in exchange.layout.fields}
         source = exchange.layout.encoder(largest, RoundingStream())

@@ -35,10 +35,10 @@ from secfed.errors import (
     WrongState,
 )
 from secfed.runs.run_report import SilentObserver
-from secfed.server.encrypted_round import EncryptedRounds
+from secfed.server.opened_rounds import OpenedRounds
 from secfed.simulation.simulate import simulate
-from secfed.site import encrypted_session
-from secfed.site.encrypted_session import EncryptedSession
+from secfed.site import build
+from secfed.site.opening_session import OpeningSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, Step, decode
 from tests.crypto.encrypted_case import added, resigned
@@ -60,14 +60,14 @@ class Held:
         decrypted: one entry for each decryption since.
     """
 
-    sites: dict[str, EncryptedSession]
-    rounds: EncryptedRounds
+    sites: dict[str, OpeningSession]
+    rounds: OpenedRounds
     sums: list[Summed]
     uploads: dict[bytes, dict[str, bytes]]
     decrypted: list[str]
 
     @property
-    def site(self) -> EncryptedSession:
+    def site(self) -> OpeningSession:
         return self.sites[SITE]
 
     @property
@@ -111,14 +111,14 @@ class Held:
 @pytest.fixture(scope="module")
 def played() -> Held:
     made = Held({}, None, [], {}, [])  # type: ignore[arg-type]
-    publish, take, receive = EncryptedRounds.publish, EncryptedSession._take, EncryptedServer.receive
+    publish, take, receive = OpenedRounds.publish, OpeningSession._take, EncryptedServer.receive
 
-    class Noted(EncryptedSession):
+    class Noted(OpeningSession):
         def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **more)
             made.sites[self._identity.name] = self
 
-    def note_sum(self: EncryptedRounds, one: Summed, members: Any) -> Any:
+    def note_sum(self: OpenedRounds, one: Summed, members: Any) -> Any:
         made.rounds = self
         made.sums.append(one)
         return publish(self, one, members)
@@ -128,15 +128,15 @@ def played() -> Held:
         vectors[site] = bytes(Upload.decode(reply).vector)
         receive(self, site, reply)
 
-    def all_but_the_last(self: EncryptedSession, one: Summed) -> None:
+    def all_but_the_last(self: OpeningSession, one: Summed) -> None:
         if self._identity.name != SITE or one.spec.round < 2:
             take(self, one)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encrypted_session, "EncryptedSession", Noted)
-        patch.setattr(EncryptedRounds, "publish", note_sum)
+        patch.setattr(build, "OpeningSession", Noted)
+        patch.setattr(OpenedRounds, "publish", note_sum)
         patch.setattr(EncryptedServer, "receive", note_upload)
-        patch.setattr(EncryptedSession, "_take", all_but_the_last)
+        patch.setattr(OpeningSession, "_take", all_but_the_last)
         simulate(Study.parse(STUDY).replace("study.rounds", 2), out=None, drops=[], observer=SilentObserver())
     made.sums = made.sums[:2]
     assert (made.site.sums, made.last.spec.round) == (1, 2)
@@ -263,7 +263,7 @@ def test_uploads_that_do_not_decrypt_stop_the_study_though_their_tags_are_right(
             source = exchange.layout.encoder(nothing, RoundingStream())
             frames = b"".join(stranger.encrypt(parameters, source))
             spec_digest = held.last.spec.digest
-            tag = held.site._site_cipher().tag(parameters, spec_digest, name, form.split(frames))
+            tag = held.site._opening.cipher().tag(parameters, spec_digest, name, form.split(frames))
             vectors[name] = frames + tag
     bad = held.changed(**added(parameters, vectors))
     with pytest.raises(RangeError):

@@ -20,7 +20,7 @@ from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanSite
 from secfed.crypto.codec import Buffer
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, SecfedError
-from secfed.site.encrypted_session import EncryptedSession
+from secfed.site.opening_session import OpeningSession
 from secfed.study.study import Study
 from secfed.wire.frames import READY, Task, encode_state
 from secfed.wire.layout import Exchange, State, Summands
@@ -87,7 +87,7 @@ def begin(consortium: Consortium, state: State) -> None:
     consortium.start = state
     for hospital in consortium.hospitals.values():
         assert hospital.open is not None
-        if isinstance(hospital.open.site, EncryptedSession):
+        if isinstance(hospital.open.site, OpeningSession):
             hospital.open.site.replica.begin(state)  # type: ignore[attr-defined]
 
 

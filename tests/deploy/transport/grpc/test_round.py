@@ -84,9 +84,10 @@ def run(tmp_path, name: str, protection: str, drops: Sequence[Dropout]) -> tuple
         ("masked", ()),
         ("masked", (Dropout("hospital-2", "consistency", 1),)),
         (SPARSE, ()),
+        ('masked"\nreveal = "sites', (Dropout("hospital-2", "consistency", 1),)),
         ("encrypted", ()),
     ],
-    ids=["plain", "masked", "masked with a dropout", "sparse", "encrypted"],
+    ids=["plain", "masked", "masked with a dropout", "sparse", "closed with a dropout", "encrypted"],
 )
 def test_a_study_over_the_link_gives_the_bytes_of_a_simulation(tmp_path, monkeypatch, protection, drops):
     if protection == "encrypted":

@@ -1,6 +1,6 @@
-"""A site under encrypted protection: it holds the state that the aggregator must not see.
+"""A site of a study whose sums the sites open: it holds the state that the aggregator must not see.
 
-The aggregator cannot read totals, so every site decrypts each sum and replays the server program itself.
+The aggregator cannot read totals, so every site opens each sum and replays the server program itself.
 The program is deterministic; sites that took the same sums have byte-identical states, and say so by a
 signed digest. A site that was away takes the sums it missed, in order, before it works on.
 """
@@ -17,14 +17,12 @@ from typing import Any
 from secfed.algorithms.framework.base import ServerProgram, SiteProgram
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
-from secfed.crypto.encrypted.client import SiteCipher
-from secfed.crypto.encrypted.messages import KeyDelivery, KeyRequest, StateView, Summed
-from secfed.crypto.encrypted.server import SUM, FrameFormat
+from secfed.crypto.encrypted.messages import AnySum, KeyDelivery, KeyRequest, StateView
 from secfed.crypto.encrypted.study_keys import StudyKeys
 from secfed.crypto.encrypted.sum_checks import ExpectedSum, check_signed, check_sum
 from secfed.crypto.keystream import derive
 from secfed.crypto.message_base import signed
-from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Specification, peek_type
+from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Specification, Upload, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.errors import (
     InconsistentView,
@@ -34,8 +32,8 @@ from secfed.errors import (
     SecfedError,
     WrongState,
 )
-from secfed.protection.encrypted import Encrypted, ExpectedState
 from secfed.protection.interface import SiteSession
+from secfed.protection.opened_at_sites import ExpectedState, OpenedAtSites
 from secfed.site.encrypted_store import TAKING, UPLOADED, EncryptedStore, Replica, Settled
 from secfed.site.local_work import Pending
 from secfed.site.parts import Agreement, Member
@@ -46,31 +44,31 @@ from secfed.wire.frames import READY, Notice, Step, Task, encode_state
 from secfed.wire.layout import Exchange, state_digest
 
 
-class EncryptedSession(Site):
-    """One hospital's side of one study under encrypted protection."""
+class OpeningSession(Site):
+    """One hospital's side of one study under encrypted protection, or with closed sums."""
 
     replica: ServerProgram
 
     def __init__(self, member: Member, agreement: Agreement, program: SiteProgram, **own: Any) -> None:
-        if not isinstance(agreement.protection, Encrypted):
-            raise WrongState("an encrypted session needs encrypted protection")
-        self._encrypted = agreement.protection.with_cipher(self._site_cipher)
-        super().__init__(member, replace(agreement, protection=self._encrypted), program, **own)
+        if not isinstance(agreement.protection, OpenedAtSites):
+            raise WrongState("this session is for protections whose sums the sites open")
+        self._opening = agreement.protection.at_site(lambda: self._keys.required)
+        super().__init__(member, replace(agreement, protection=self._opening), program, **own)
         files = self._store.files
         kept = self._encrypted_store = None if files is None else EncryptedStore(files)
         self._keys = StudyKeys(
-            self._identity, self._roster, self._study, self._encrypted.holder, self._encrypted.ring
+            self._identity, self._roster, self._study, self._opening.holder, self._opening.form
         )
         if kept is not None:
             self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
-        self._cipher: SiteCipher | None = None
         is_new = kept is None or kept.replica() is None
         self.replica = initial_server(self._algorithm, self._services.initial_model() if is_new else None)
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
         self._taken = b""  # digest of the newest sum taken, as it arrived
-        self._taking: Settled | None = None  # the newest sum whose decryption was begun
+        self._taking: Settled | None = None  # the newest sum whose opening was begun
         self._uploaded: Settled | None = None  # the specification that the newest upload was made for
+        self._begun = b""  # digest of the specification of the running attempt
 
     def resume(self) -> None:
         """Go on where this site was interrupted; see :meth:`secfed.site.session.Site.resume`."""
@@ -86,8 +84,7 @@ class EncryptedSession(Site):
 
     def close(self) -> None:
         """Stop the worker processes."""
-        if self._cipher is not None:
-            self._cipher.close()
+        self._opening.close()
 
     def _work(self, task: Task) -> Buffer:
         expected = ExpectedState.decode(task.state)
@@ -107,10 +104,10 @@ class EncryptedSession(Site):
         return encode_state(self.replica.broadcast(round_number, exchange))
 
     def handle(self, frame: Buffer) -> Buffer:
-        """Answer one frame; after a sum that could not be decrypted, nothing is answered any more."""
+        """Answer one frame; after a sum that could not be opened, nothing is answered any more."""
         if self._local.stopped:
             raise WrongState(
-                "this site has stopped the study: a sum that the aggregator signed could not be decrypted",
+                "this site has stopped the study: a sum that the aggregator signed could not be opened",
                 remedy="find out why before the study is started again under a new key",
             )
         return super().handle(frame)
@@ -125,13 +122,13 @@ class EncryptedSession(Site):
             if self._encrypted_store is None or keys is None or keys.public_key != delivery.public_key:
                 self._keys.unpack(delivery)
             return READY  # also when a crash came between keeping the keys and saying so
-        if kind == Summed.TYPE:
+        if kind == self._opening.sum_type.TYPE:
             self._take_once(notice.message)
             return self._view(self._state_tag())
         return super()._notice(notice)
 
     def _take_final(self, final: FinalModel) -> None:  # noqa: ARG002 - what it is must not matter
-        """Refuse it: this site has its own model, and an aggregator that adds ciphertexts has none.
+        """Refuse it: this site has its own model, and an aggregator that cannot read sums has none.
 
         Not compared: taking the own model alone would let the aggregator test guesses of it, without limit.
         """
@@ -139,9 +136,18 @@ class EncryptedSession(Site):
 
     def _begin(self, pending: Pending, step: Step) -> tuple[SiteSession, Buffer]:
         session, reply = super()._begin(pending, step)
-        spec = Specification.decode(step.message)
-        self._note_upload((pending.round, pending.exchange_index), spec.digest)
+        self._begun = Specification.decode(step.message).digest
+        self._note_leaving((step.round, step.exchange_index), reply)
         return session, reply
+
+    def _continue(self, session: SiteSession, step: Step) -> Buffer:
+        reply = super()._continue(session, step)
+        self._note_leaving((step.round, step.exchange_index), reply)
+        return reply
+
+    def _note_leaving(self, here: tuple[int, int], reply: Buffer) -> None:
+        if peek_type(reply) == Upload.TYPE:
+            self._note_upload(here, self._begun)
 
     def _note_upload(self, here: tuple[int, int], spec_digest: bytes) -> None:
         """The sum of this exchange must be of the specification that this site signed its upload for."""
@@ -156,23 +162,23 @@ class EncryptedSession(Site):
         """Take a sum; the newest one may come again after a crash and is then taken already."""
         kept = self._encrypted_store
         if kept is None:
-            self._take(Summed.decode(message))
+            self._take(self._opening.sum_type.decode(message))
             return
         arrived = hashlib.sha256(message).digest()
         if arrived != self._taken:
-            self._take(Summed.decode(message))
+            self._take(self._opening.sum_type.decode(message))
             self._taken = arrived
             failpoint("site: before state noted")
             kept.keep_replica(Replica(self.sums, self._last, arrived), self.replica.save())
             failpoint("site: after state noted")
         self._store.finish(self._last)
 
-    def _take(self, summed: Summed) -> None:
-        """Decrypt one sum and replay the server step.
+    def _take(self, summed: AnySum) -> None:
+        """Open one sum and replay the server step.
 
         Raises:
             SecfedError: it is not the aggregator's sum of this study, not the next, not one that this site's
-                rules permit, or not the one whose decryption was begun; or it is not of honest uploads, and
+                rules permit, or not the one whose opening was begun; or it is not of honest uploads, and
                 the site has stopped.
         """
         spec, result = summed.spec, summed.result
@@ -185,20 +191,19 @@ class EncryptedSession(Site):
         rules = self._sum_rules(spec.round, exchange)
         own = uploaded.digest if uploaded is not None and uploaded.here == here else None
         me, layout = self._identity.name, exchange.layout
-        check_sum(summed, ExpectedSum(me, rules, exchange.name, layout.digest, self._state_tag(), own))
+        floor, view = self._opening.traits.least_cohort, self._signed_view(spec.digest)
+        tag = self._state_tag()
+        check_sum(summed, ExpectedSum(me, rules, exchange.name, layout.digest, tag, own, floor, view))
         self._begin_taking(Settled(here, hashlib.sha256(result.body()).digest()))
-        parameters, cipher = self._encrypted.parameters(exchange), self._site_cipher()
         with self._stopping_at_refusal(InconsistentView):
-            frames = list(FrameFormat(parameters, SUM).split(summed.ciphertext))
-            cipher.verify(parameters, summed, frames)  # all of them, before the first is decrypted
-            totals = layout.decode(cipher.decrypt(parameters, frames), result.survivors)
+            totals = layout.decode(self._opening.opened(exchange, summed), result.survivors)
         with self._stopping_at_refusal(SecfedError):
             self.replica.absorb(spec.round, exchange, totals)
         self.sums, self._last = self.sums + 1, here
         self._record(spec.round, exchange, spec.attempt, result)
 
     def _begin_taking(self, taking: Settled) -> None:
-        """Settle which sum is the one of its exchange, before anything of it is decrypted.
+        """Settle which sum is the one of its exchange, before anything of it is opened.
 
         What fails from here on for this machine's sake, or is cut off by a crash, may be tried again with the
         same sum only: another one would be a second answer for the exchange.
@@ -215,7 +220,7 @@ class EncryptedSession(Site):
 
     @contextmanager
     def _stopping_at_refusal(self, *refusals: type[SecfedError]) -> Iterator[None]:
-        """Whether a chosen ciphertext is taken tells about the key, bit by bit: answer once, never again.
+        """Whether a chosen ciphertext is taken tells about a key of encryption: answer once, never again.
 
         An honest aggregator signs no malformed sum, and honest totals divide by no zero. So whatever goes
         wrong here is an answer, also where nobody thought of it; what this machine lacks is none.
@@ -241,10 +246,10 @@ class EncryptedSession(Site):
             raise InconsistentView(f"round {number} of this study has no exchange {index}")
         return plan[index]
 
-    def _site_cipher(self) -> SiteCipher:
-        if self._cipher is None:
-            self._cipher = SiteCipher(self._keys.required, processes=self._encrypted.processes)
-        return self._cipher
+    def _signed_view(self, spec_digest: bytes) -> tuple[str, ...] | None:
+        """The survivors that this site has signed for a specification, where it still knows."""
+        session = self._session
+        return session.view if session is not None and self._begun == spec_digest else None
 
     def _state_tag(self) -> bytes:
         """A tag of the whole state under the study key.

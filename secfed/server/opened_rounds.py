@@ -1,9 +1,10 @@
-"""One round under encrypted protection, at an aggregator that cannot read what it sums.
+"""One round of a study whose sums the sites open, at an aggregator that cannot read what it sums.
 
-    expected state -> local update -> summands -> fixed point -> encrypt -> carry -> add -> carry -> decrypt
+    expected state -> local update -> summands -> fixed point -> protect -> carry -> sum -> carry -> open
     -> totals -> server step (at every site) -> signed state digest
 
-The aggregator keeps the ciphertexts of past sums, so that a site which was away can take them later. It
+Protect and open are to encrypt and decrypt, or to mask under a closing stream and to take it off. The
+aggregator keeps past sums, as unreadable as they are, so that a site which was away can take them later. It
 compares the digests of the sites' states; it never has a state itself.
 """
 
@@ -20,24 +21,31 @@ from secfed.algorithms.framework.base import Algorithm
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.messages import (
+    AnySum,
     KeyDelivery,
     KeyHello,
     KeyPackages,
     KeyRequest,
     StateView,
-    Summed,
-    totals_digest,
 )
 from secfed.crypto.encrypted.study_keys import check_hello, key_context
 from secfed.crypto.identity import verify
-from secfed.crypto.message_base import signed
-from secfed.crypto.messages import DIGEST_BYTES, Result
+from secfed.crypto.messages import DIGEST_BYTES
 from secfed.errors import ProtocolError, RoundAborted
-from secfed.protection.encrypted import Encrypted, ExpectedState
 from secfed.protection.interface import SiteId
+from secfed.protection.opened_at_sites import ExpectedState, OpenedAtSites
 from secfed.records.transcript import Log
 from secfed.server.coordinator import Keeper, RoundOutcome, StudyRun
-from secfed.server.round import Ask, Rules, carry_step, check_contributors, drive, specify, too_few
+from secfed.server.round import (
+    Ask,
+    Rules,
+    attempt_sum,
+    carry_step,
+    check_contributors,
+    drive,
+    specify,
+    too_few,
+)
 from secfed.storage import failpoints
 from secfed.storage.atomic import write_durably
 from secfed.wire.frames import Notice, Task
@@ -47,7 +55,7 @@ from secfed.wire.transport import OnReply
 
 @dataclass
 class SumStore:
-    """The ciphertext sums of a study, one file each: as unreadable to the aggregator as everything else."""
+    """The unreadable sums of a study, one file each: as unreadable to the aggregator as everything else."""
 
     folder: Path
     count: int = 0
@@ -64,8 +72,8 @@ class SumStore:
         return (self.folder / f"{index:06d}.sum").read_bytes()
 
 
-class EncryptedRounds(StudyRun):
-    """One study at an aggregator that adds ciphertexts: it has no server program and no totals.
+class OpenedRounds(StudyRun):
+    """One study at an aggregator that adds what it cannot read: it has no server program and no totals.
 
     Attributes:
         state: digest of the state that most sites have; zeros while unknown.
@@ -75,7 +83,7 @@ class EncryptedRounds(StudyRun):
         self,
         algorithm: Algorithm,
         rounds: int,
-        protection: Encrypted,
+        protection: OpenedAtSites,
         rules: Rules,
         store: SumStore,
         ask: Ask,
@@ -103,11 +111,12 @@ class EncryptedRounds(StudyRun):
             ready = self.train(number, index, exchange, keyed)
             parts = algorithm.contributors(number, exchange)
             check_contributors(number, exchange, parts, ready)
-            summed = self.sum_up(number, index, exchange, ready)
+            summed, faults = self.sum_up(number, index, exchange, ready)
             # Before it is stored: every site would refuse it, now and whenever it catches up.
             check_contributors(number, exchange, parts, summed.result.survivors)
             self.store.append(summed.encode())
-            self._record(outcome, summed, {"states": self.publish(summed, keyed)})
+            states = {"states": self.publish(summed, keyed)}
+            self._record(outcome, summed, {**states, "faults": faults} if faults else states)
 
     def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
         """Bring the study key to members that lack it; the members that have it now.
@@ -116,7 +125,7 @@ class EncryptedRounds(StudyRun):
         """
         hellos: dict[SiteId, KeyHello] = {}
         context = key_context(
-            self.rules.study, self.rules.roster, self.protection.ring, self.protection.holder
+            self.rules.study, self.rules.roster, self.protection.form, self.protection.holder
         )
         hello_request = Notice(KeyRequest(()).encode()).encode()
 
@@ -172,13 +181,21 @@ class EncryptedRounds(StudyRun):
         self.state = _most_common(current)
         return [site for site in members if site in current and current[site].state_digest == self.state]
 
-    def sum_up(self, number: int, index: int, exchange: Exchange, ready: list[SiteId]) -> Summed:
-        """One attempt: an update that has left once never leaves again, and dropouts need no second one.
+    def sum_up(
+        self, number: int, index: int, exchange: Exchange, ready: list[SiteId]
+    ) -> tuple[AnySum, list[str]]:
+        """One sum, and which sites were at fault on the way.
+
+        Where an upload answers the specification there is one attempt: an update that has left once never
+        leaves again, and dropouts need no second one.
 
         Raises:
-            RoundAborted: too few sites.
+            RoundAborted: too few sites, or see :func:`attempt_sum`.
         """
         rules = self.rules.of_exchange(self._algorithm, number, exchange)
+        if self.protection.traits.opened_by_shares:
+            done = attempt_sum(number, index, exchange, self.state, ready, rules, self.ask)
+            return self.protection.relayed(done.spec, done.session, self.rules.identity), list(done.faults)
         cohort = tuple(site for site in rules.roster.sites if site in ready)
         if missing := too_few(cohort, rules):
             raise RoundAborted(
@@ -187,11 +204,9 @@ class EncryptedRounds(StudyRun):
         spec = specify(number, index, exchange, 0, cohort, self.state, rules)
         session = self.protection.server(exchange, spec, rules.roster)
         drive(session, partial(carry_step, number, index, 0), self.ask, list(cohort))
-        parts = session.nonces, session.tag, session.ciphertext()
-        unsigned = Result(spec.digest, session.survivors, totals_digest(spec.layout_digest, *parts))
-        return Summed(spec, signed(unsigned, self.rules.identity, labels.SIGN_RESULT), *parts)
+        return self.protection.relayed(spec, session, self.rules.identity), []
 
-    def publish(self, summed: Summed, members: Sequence[SiteId]) -> dict[str, list[SiteId]]:
+    def publish(self, summed: AnySum, members: Sequence[SiteId]) -> dict[str, list[SiteId]]:
         """Hand the sum to every site with the key; which sites came to which state (hex digest)."""
         views: dict[SiteId, StateView] = {}
         notice = Notice(summed.encode()).encode()

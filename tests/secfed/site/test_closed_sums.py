@@ -1,0 +1,485 @@
+"""Whole studies with closed sums: the same model, nothing to read for the aggregator, no other sum."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from secfed.crypto import labels
+from secfed.crypto.codec import Buffer
+from secfed.crypto.encrypted.messages import ClosedSum
+from secfed.crypto.identity import Identity
+from secfed.crypto.masked.server import MaskedServer
+from secfed.crypto.message_base import signed
+from secfed.crypto.messages import Result
+from secfed.errors import BadSignature, ConfigError, InconsistentView, SecfedError, WrongState
+from secfed.protection.closed import Closed
+from secfed.runs.run_folder import prepare
+from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.server.opened_rounds import OpenedRounds
+from secfed.simulation import simulate as simulation
+from secfed.simulation.dropouts import Dropout
+from secfed.simulation.simulate import simulate
+from secfed.simulation.transport import SimulatedTransport
+from secfed.site import build
+from secfed.site.opening_session import OpeningSession
+from secfed.study.study import Study
+from secfed.wire.frames import Notice, Step, decode, encode_state
+from secfed.wire.transport import OnReply
+from tests.secfed import durable_case
+
+STUDY = """
+[study]
+name = "closed"
+rounds = {rounds}
+seed = 5
+[algorithm]
+name = "fedavg"
+batch_size = 64
+[model]
+name = "logistic-regression"
+[data]
+name = "breast-cancer"
+sites = 5
+partition = "iid"
+[protection]
+name = "masked"
+reveal = "sites"
+bits = 20
+"""
+SITE = "hospital-1"
+DROPS = [
+    f"hospital-{2 + number % 3}@{stage}:{number}"
+    for number, stage in enumerate(
+        ("train", "advertise", "share", "confirm", "mask", "consistency", "unmask"), start=1
+    )
+]
+
+
+def study(rounds: int = 2) -> Study:
+    return Study.parse(STUDY.format(rounds=rounds))
+
+
+def run(plan: Study, out: Path | None, *drops: str) -> RunReport:
+    if out is not None:
+        prepare(out, overwrite=False)
+    return simulate(plan, out=out, drops=[Dropout.parse(text) for text in drops], observer=SilentObserver())
+
+
+@dataclass
+class Seen:
+    """What there was in a simulation, at the aggregator and at the sites."""
+
+    sites: dict[str, OpeningSession] = field(default_factory=dict)
+    rounds: list[OpenedRounds] = field(default_factory=list)
+    sessions: list[MaskedServer] = field(default_factory=list)
+    passed: list[bytes] = field(default_factory=list)  # all bytes to and from the aggregator
+    sums: list[ClosedSum] = field(default_factory=list)
+    stored: list[bytes] = field(default_factory=list)  # the aggregator's files
+    totals: list[tuple[Any, ...]] = field(default_factory=list)  # ring integers that sites opened
+    models: list[Mapping[str, torch.Tensor]] = field(default_factory=list)
+
+
+@pytest.fixture(autouse=True)
+def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing a run takes longer than running it."""
+    monkeypatch.setattr(simulation, "write_run", lambda *_: None)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    return _watch(monkeypatch)
+
+
+def _watch(patch: pytest.MonkeyPatch) -> Seen:
+    made = Seen()
+    ask, publish, server, opened = SimulatedTransport.ask, OpenedRounds.publish, Closed.server, Closed.opened
+
+    class Noted(OpeningSession):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            made.sites[self._identity.name] = self
+
+    def overheard(
+        self: SimulatedTransport, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply
+    ) -> None:
+        def note(site: str, reply: Buffer) -> None:
+            made.passed.append(bytes(reply))
+            on_reply(site, reply)
+
+        made.passed.extend(bytes(message) for message in requests.values())
+        ask(self, stage, requests, note)
+
+    def note_sum(self: OpenedRounds, one: ClosedSum, members: Any) -> Any:
+        made.rounds = [self]
+        made.sums.append(one)
+        states = publish(self, one, members)
+        made.stored = [path.read_bytes() for path in self.store.folder.iterdir()]
+        return states
+
+    def note_session(self: Closed, *arguments: Any) -> MaskedServer:
+        made.sessions.append(server(self, *arguments))
+        return made.sessions[-1]
+
+    def note_totals(self: Closed, *arguments: Any) -> Any:
+        made.totals.append(opened(self, *arguments))
+        return made.totals[-1]
+
+    patch.setattr(build, "OpeningSession", Noted)
+    patch.setattr(SimulatedTransport, "ask", overheard)
+    patch.setattr(OpenedRounds, "publish", note_sum)
+    patch.setattr(Closed, "server", note_session)
+    patch.setattr(Closed, "opened", note_totals)
+    return made
+
+
+def test_the_model_is_that_of_open_sums_with_a_dropout_at_every_stage(tmp_path: Path, seen: Seen) -> None:
+    chosen = study(7)
+    report = run(chosen, tmp_path / "closed", *DROPS)
+    for name in ("plain", "masked"):
+        same = chosen.replace("protection.reveal", None).replace("protection.name", name)
+        drops = DROPS
+        if name == "plain":  # it has no such stages: who is in a sum is what counts
+            drops = [drop.split("@")[0] + "@train:" + drop.split(":")[1] for drop in DROPS[:5]]
+        run(same, tmp_path / name, *drops)
+    written = [path.read_bytes() for path in tmp_path.glob("*/model.safetensors")]
+    assert (len(written), len(set(written))) == (3, 1)
+    assert [entry.aborted for entry in report.rounds] == [None] * len(report.rounds)
+    assert {site.sums for site in seen.sites.values()} == {8}
+    assert written[0] == encode_state(seen.sites[SITE].replica.model())
+    assert "no totals" in report.saw
+
+
+def _held(root: object) -> Iterator[bytes]:
+    """The bytes of everything that can be reached from an object, code, links and clocks aside."""
+    left, known = [root], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) in known or isinstance(one, type | ModuleType | FunctionType | MethodType):
+            continue
+        known.add(id(one))
+        if isinstance(one, np.ndarray):
+            yield one.tobytes()
+        elif isinstance(one, torch.Tensor):
+            yield one.detach().numpy().tobytes()
+        elif isinstance(one, bytes | bytearray | memoryview):
+            yield bytes(one)
+        left.extend(gc.get_referents(one))
+
+
+def _needles(seen: Seen) -> list[bytes]:
+    """Pieces of all totals: as ring integers, in 20-bit lanes, as numbers, and of the models they lead to."""
+    found = []
+    for runs in seen.totals:
+        for lanes in runs:
+            wide = lanes.astype(np.int64)
+            signed = np.where(wide >= 1 << 19, wide - (1 << 20), wide) if lanes.dtype == np.uint32 else wide
+            for kind in (lanes, signed, signed.astype(np.float64), signed.astype(np.float32)):
+                found.append(kind.tobytes()[: 8 * kind.itemsize])
+    for model in seen.models:
+        for tensor in model.values():
+            for kind in (torch.float32, torch.float64):
+                found.append(tensor.to(kind).numpy().tobytes()[:16])
+    return list({needle for needle in found if len(set(needle)) > 4})
+
+
+def _holds(haystack: list[bytes], needles: list[bytes]) -> bool:
+    whole = b"".join(haystack)
+    return any(needle in whole for needle in needles)
+
+
+def test_nothing_that_the_aggregator_ever_held_is_a_total(seen: Seen) -> None:
+    run(study(), None)
+    seen.models = [site.replica.model() for site in seen.sites.values()]
+    needles = _needles(seen)
+    assert len(needles) > 20
+    roots = [*vars(seen.rounds[0]).items()]
+    memory = [
+        piece for name, value in roots if name not in ("ask", "_log", "_algorithm") for piece in _held(value)
+    ]
+    for session in seen.sessions:
+        memory.extend(_held(session))
+    secret = seen.sites[SITE]._keys.required.secret_key
+    for haystack in (memory, seen.passed, seen.stored):
+        assert sum(map(len, haystack)) > 10_000
+        assert not _holds(haystack, [*needles, secret])
+    # The search itself finds what is there: at a site, and in the sum that the aggregator closed.
+    assert _holds([*_held(seen.sites[SITE].replica)], needles)
+    assert _holds(memory, [bytes(seen.sums[-1].vector)[-64:]])
+
+
+def test_an_aggregator_with_the_group_key_learns_sums_and_no_single_hospital(seen: Seen) -> None:
+    """A site that helps it gives the key away; masks then protect as they do where sums are open."""
+    lanes: dict[str, list[bytes]] = {}
+    fill = OpeningSession._contribution
+
+    def noted(self: OpeningSession, pending: Any, *rest: Any) -> Any:
+        made = fill(self, pending, *rest)
+        again = self._local.source(pending)
+        runs = []
+        for one in made.shape.runs:
+            out = np.empty(one.count, one.dtype)
+            again.fill(one, out)
+            runs.append((out & np.uint32((1 << one.bits) - 1) if one.bits < 32 else out).tobytes())
+        lanes.setdefault(self._identity.name, []).append(b"".join(runs))
+        return made
+
+    uploads: list[tuple[Any, str, memoryview]] = []
+    receive = MaskedServer.receive
+
+    def kept(self: MaskedServer, site: str, reply: Buffer) -> None:
+        if self.stage == "mask":
+            from secfed.crypto.messages import Upload
+
+            uploads.append((self, site, Upload.decode(bytes(reply)).vector))
+        receive(self, site, reply)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpeningSession, "_contribution", noted)
+        patch.setattr(MaskedServer, "receive", kept)
+        run(study(1), None)
+    from secfed.crypto.masked import masks
+    from secfed.crypto.masked.closing import Closing
+
+    key = seen.sites[SITE]._keys.required.secret_key
+    single = [piece[:40] for pieces in lanes.values() for piece in pieces]
+    for session, site, vector in uploads:
+        spec = session._attempt.spec
+        closing = Closing(key, spec.digest, session.adverts_digest)
+        context = masks.MaskContext(spec.digest, spec.broadcast_digest, session.shape)
+        stripped = masks.Accumulator(session.shape)
+        stripped.add(vector)
+        stripped.apply([closing.stream(site, -1)], context)
+        *runs, tags = stripped.reduced()
+        assert not _holds([one.tobytes() for one in runs], single)
+        own = closing.tags()
+        for one, found in zip(session.shape.runs, runs, strict=False):
+            own.add(one, found)
+        assert not np.any(own.value == tags)  # no single tag is visible either
+    for relayed, session in zip(seen.sums, seen.sessions, strict=True):  # the sum is
+        exchange_runs = Closing(key, relayed.spec.digest, relayed.adverts_digest)
+        shape = replace(session.shape, runs=session.shape.runs[:-1])
+        survivors, broadcast = relayed.result.survivors, relayed.spec.broadcast_digest
+        found = exchange_runs.opened(relayed.vector, survivors, broadcast, shape)
+        assert any(all(map(np.array_equal, found, total)) for total in seen.totals)
+
+
+# A malicious aggregator.
+
+
+@dataclass
+class Held:
+    """A study whose last training sum one site has not taken yet."""
+
+    site: OpeningSession
+    rounds: OpenedRounds
+    sums: list[ClosedSum]
+
+    @property
+    def last(self) -> ClosedSum:
+        return self.sums[-1]
+
+    def changed(self, **changes: Any) -> ClosedSum:
+        """The last sum with something changed, signed again by the aggregator."""
+        survivors = changes.pop("survivors", self.last.result.survivors)
+        made = replace(self.last, **changes)
+        unsigned = Result(made.spec.digest, survivors, made.totals_digest)
+        spec = signed(replace(made.spec, signature=b""), self.rounds.rules.identity, labels.SIGN_SPEC)
+        result = signed(unsigned, self.rounds.rules.identity, labels.SIGN_RESULT)
+        return replace(made, spec=spec, result=result)
+
+    def give(self, summed: ClosedSum) -> None:
+        self.site.handle(Notice(summed.encode()).encode())
+
+    def refused(self, summed: ClosedSum, number: int) -> None:
+        sums, tag = self.site.sums, self.site._state_tag()
+        with pytest.raises(SecfedError, match=rf"^refusal {number}: "):
+            self.give(summed)
+        assert (self.site.sums, self.site._state_tag()) == (sums, tag)
+
+    def is_stopped(self) -> bool:
+        try:
+            self.give(self.last)
+        except WrongState as error:
+            return "stopped the study" in error.message
+        return False
+
+
+@pytest.fixture(scope="module")
+def played() -> Held:
+    take = OpeningSession._take
+
+    def all_but_the_last(self: OpeningSession, one: ClosedSum) -> None:
+        if self._identity.name != SITE or one.spec.round < 2:
+            take(self, one)
+
+    with pytest.MonkeyPatch.context() as patch:
+        seen = _watch(patch)
+        patch.setattr(OpeningSession, "_take", all_but_the_last)
+        # The closing evaluation would end the session of the second round.
+        patch.setattr(OpenedRounds, "_round", _first_two(OpenedRounds._round))
+        run(study(), None)
+    site = seen.sites[SITE]
+    assert (site.sums, seen.sums[-1].spec.round) == (1, 2)
+    return Held(site, seen.rounds[0], seen.sums)
+
+
+def _first_two(original: Any) -> Any:
+    def limited(self: OpenedRounds, number: int, outcome: Any) -> None:
+        if number <= 2:
+            original(self, number, outcome)
+
+    return limited
+
+
+@pytest.fixture
+def held(played: Held) -> Held:
+    site = copy.copy(played.site)
+    site._local, site.replica = copy.copy(site._local), copy.deepcopy(site.replica)
+    return replace(played, site=site)
+
+
+def _shifted(closed: Buffer, at: int) -> bytes:
+    data = bytearray(closed)
+    data[at] ^= 4
+    return bytes(data)
+
+
+@pytest.mark.parametrize("at", [0, 77, -97, -1])
+def test_a_sum_with_one_lane_or_tag_shifted_is_refused_and_stops_the_study(held: Held, at: int) -> None:
+    held.refused(held.changed(vector=_shifted(held.last.vector, at)), 45)
+    assert held.is_stopped()
+
+
+def test_an_older_closed_total_under_the_new_specification_is_refused(held: Held) -> None:
+    older = held.sums[0]
+    held.refused(held.changed(vector=older.vector, adverts_digest=older.adverts_digest), 45)
+    assert held.is_stopped()
+
+
+def test_a_sum_that_was_taken_before_is_refused(held: Held) -> None:
+    with pytest.raises(InconsistentView, match="taken before"):
+        held.give(held.sums[0])
+    assert not held.is_stopped()
+
+
+def test_another_survivor_list_than_the_site_signed_is_refused_before_anything_is_opened(held: Held) -> None:
+    assert held.site._session is not None
+    assert held.site._session.view == held.last.result.survivors
+    held.refused(held.changed(survivors=held.last.result.survivors[:-1]), 36)
+    assert not held.is_stopped()
+
+
+def test_a_site_that_no_longer_knows_what_it_signed_refuses_another_survivor_list_by_the_tags(
+    held: Held,
+) -> None:
+    held.site._session = None
+    held.refused(held.changed(survivors=held.last.result.survivors[:-1]), 45)
+    assert held.is_stopped()
+
+
+def test_another_advertised_set_is_refused(held: Held) -> None:
+    held.refused(held.changed(adverts_digest=bytes(32)), 45)
+
+
+def test_too_few_survivors_and_other_specifications_are_refused(held: Held) -> None:
+    held.site._session = None
+    held.refused(held.changed(survivors=held.last.result.survivors[:3]), 29)
+    held.refused(held.changed(spec=replace(held.last.spec, attempt=1)), 36)
+    held.refused(replace(held.last, vector=_shifted(held.last.vector, 0)), 36)
+    stranger = Identity.generate("aggregator").sign(labels.SIGN_RESULT, held.last.result.body())
+    with pytest.raises(BadSignature):
+        held.give(replace(held.last, result=replace(held.last.result, signature=stranger)))
+    assert not held.is_stopped()
+
+
+def test_different_totals_at_different_sites_are_refused_where_they_are_not_the_sum(seen: Seen) -> None:
+    """One site is given another total: it stops, and the others, who have the real one, go on."""
+    handle = OpeningSession._take
+
+    def other(self: OpeningSession, one: ClosedSum) -> None:
+        if self._identity.name == SITE and one.spec.round == 1:
+            identity = seen.rounds[0].rules.identity
+            forged = Held(self, seen.rounds[0], [one])
+            one = forged.changed(vector=_shifted(one.vector, 9))
+            assert one.result.signature != identity.sign(labels.SIGN_RESULT, b"")
+        handle(self, one)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpeningSession, "_take", other)
+        report = run(study(), None)
+    assert seen.sites[SITE]._local.stopped
+    assert [entry.aborted for entry in report.rounds] == [None, None]
+    assert SITE not in report.rounds[1].survivors
+
+
+# Restarts.
+
+
+def test_a_restarted_site_knows_what_it_signed_and_stays_stopped_after_a_wrong_sum(tmp_path: Path) -> None:
+    consortium = durable_case.Consortium(durable_case.study("closed", None), tmp_path / "x")
+    victim, identity = consortium.hospitals[durable_case.VICTIM], consortium.rules.identity
+    checked: list[str] = []
+
+    def deliver(stage: str, hospital: durable_case.Hospital, frame: Buffer) -> bytes:
+        if (stage, hospital) != ("result", victim) or checked:
+            return hospital.handle(frame)
+        notice = decode(frame)
+        assert isinstance(notice, Notice)
+        real = ClosedSum.decode(notice.message)
+        # A result as of open sums is none of this protocol, and ends the attempt at this site: what it
+        # uploaded for is known all the same.
+        with pytest.raises(SecfedError, match="refusal 2: "):
+            hospital.handle(Step(real.spec.round, real.spec.exchange_index, 0, real.result.encode()).encode())
+        hospital.start()
+        for change, number in (({"attempt": 1}, 36), ({}, 45)):
+            spec = signed(replace(real.spec, **change, signature=b""), identity, labels.SIGN_SPEC)  # type: ignore[arg-type]
+            made = replace(real, spec=spec, vector=_shifted(real.vector, 3))
+            unsigned = Result(spec.digest, real.result.survivors, made.totals_digest)
+            made = replace(made, result=signed(unsigned, identity, labels.SIGN_RESULT))
+            with pytest.raises(InconsistentView, match=f"refusal {number}: "):
+                hospital.handle(Notice(made.encode()).encode())
+        hospital.start()
+        with pytest.raises(WrongState, match="stopped the study"):
+            hospital.handle(frame)
+        checked.append(stage)
+        raise durable_case.Killed
+
+    consortium.deliver = deliver
+    with pytest.raises(durable_case.Killed):
+        consortium.run()
+    assert checked
+    consortium.close()
+
+
+# The study file.
+
+
+@pytest.mark.parametrize("name", ["plain", "encrypted"])
+def test_only_masked_sums_can_be_closed(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"protection\.reveal: has no effect under"):
+        Study.parse(STUDY.format(rounds=1).replace('name = "masked"', f'name = "{name}"'))
+
+
+def test_who_reads_sums_is_part_of_the_study_and_its_default_changes_no_digest() -> None:
+    closed = study()
+    opened = closed.replace("protection.reveal", "aggregator")
+    assert closed.digest() != opened.digest()
+    assert opened.digest() == closed.replace("protection.reveal", None).digest()
+    assert "reveal" not in opened.tables()["protection"]
+    assert (closed.protection.kind, opened.protection.kind) == ("closed", "masked")
+    assert closed.protection.tolerated_colluders(7) == opened.protection.tolerated_colluders(7) == 2
+    named = closed.replace("protection.key_holder", "hospital-9")
+    with pytest.raises(ConfigError, match="hospital-9"):
+        run(named, None)
+    with pytest.raises(ConfigError, match=r"protection\.key_holder: has no effect"):
+        opened.replace("protection.key_holder", SITE)
