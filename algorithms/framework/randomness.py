@@ -47,8 +47,8 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     """
     initialised = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = [torch.cuda.current_device()] if initialised else []
-    # torch.manual_seed keeps the call's stack until a device is used, for ever where there is none; and telling
-    # all devices that there could be costs more than a small batch.
+    # torch.manual_seed keeps the call's stack until a device is used, for ever where there is none; it tells
+    # all devices that there could be, which costs more than a small batch.
     tell = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
     with torch.random.fork_rng(devices=devices):
         tell(derive_seed(seed, *purpose))
