@@ -85,14 +85,15 @@ class WeightedPlan(Algorithm):
             check_scores(model, self.data.input_shape, self.data.classes)
         self.initial: State = read_parameters(model)
         self.check_privacy()
-        self._check_sampling()
         check_steps(options, setting.study.privacy)
         privacy = setting.study.privacy
         self._metrics = "unprotected" if privacy is None else privacy.metrics
         self._noise_in_sum = privacy is not None and privacy.in_sum
-        # Noise in the sum covers a whole exchange, so what leaves without noise has one of its own; under
-        # sampling evaluation does, for it asks other sites.
-        self._evaluates_apart = self._noise_in_sum or setting.study.protection.sites_per_round is not None
+        self._sampled = setting.study.protection.sites_per_round is not None
+        self._check_sampling()
+        # Noise in the sum covers a whole exchange, so what leaves without noise has one of its own; where
+        # cohorts change, evaluation has one that asks the same sites every time.
+        self._evaluates_apart = self._noise_in_sum or self._sampled
         with_update = self._metrics == "unprotected" and not self._evaluates_apart
         most = setting.sites_in_a_sum
         update = Layout((*self._update_fields(), *self._evaluation(with_update)), sites=most)
@@ -198,7 +199,7 @@ class WeightedPlan(Algorithm):
 
     def _check_sampling(self) -> None:
         """Refuse constant numbers in sums over changing cohorts: they are equations for every site's own."""
-        if self.setting.study.protection.sites_per_round is None:
+        if not self._sampled:
             return
         if self.options.weighting == "records":
             raise ConfigError(
@@ -217,7 +218,8 @@ class WeightedPlan(Algorithm):
         if self._noise_in_sum:
             return self.fields()
         weight = Block("weight", (), 1.0, 64)
-        if self.setting.study.privacy is not None:
+        # A site's loss changes slowly: least squares over changing cohorts come close to it.
+        if self.setting.study.privacy is not None or self._sampled:
             return (*self.fields(), weight)
         return (*self.fields(), weight, Block("train_loss", (), LOSS_BOUND, 64))
 

@@ -207,10 +207,10 @@ class Algorithm(ABC):
     or :meth:`unit_bound` and :meth:`SiteProgram.use_unit_sums` where the noise is in the sum; for ``site``,
     noise covers a whole exchange.
 
-    Security: with ``samples_sites``, :meth:`members` asks ``Setting.cohort`` who is drawn. What a site adds in
-    every round alike, or nearly (weights and other counts of records, numbers of steps, statistics of the
-    records), must be in no sum over a round's cohort: after as many rounds as sites it could be solved for.
-    Sum it over ``Setting.cohort(FIXED_COHORT, sites)``, in an exchange of its own, or not at all.
+    Security: with ``samples_sites``, :meth:`members` asks ``Setting.cohort`` who is drawn. What a site adds
+    in every round alike, or nearly (weights and other counts of records, numbers of steps, losses, statistics
+    of records), must be in no sum over a round's cohort: after about as many rounds as sites it could be
+    solved for. Sum it over ``Setting.cohort(FIXED_COHORT, sites)``, in an exchange of its own, or not at all.
     """
 
     options_type: ClassVar[type[Options] | None] = None
@@ -270,7 +270,7 @@ class Algorithm(ABC):
         return None
 
     def model_in(self, broadcast: State) -> State:
-        """The whole model in the broadcast that a site gets first in round 1, to compare with ``model.start``."""
+        """The whole model in a site's first broadcast of round 1; the site compares it with ``model.start``."""
         return broadcast
 
     def per_site(self, model: State) -> Mapping[SiteId, Metrics]:

@@ -65,7 +65,7 @@ class ProtectionSection(Strict):
     sites_per_round: int | None = Field(
         default=None,
         ge=_LEAST_SITES,
-        description="how many sites, drawn by the study's digest, one round asks; left out, all",
+        description="how many sites, drawn by the study's digest, train in a round; left out, all",
     )
     colluders: int | None = Field(
         default=None,

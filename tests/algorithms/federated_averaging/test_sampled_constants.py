@@ -91,7 +91,9 @@ class TestWhatTheRulesPrevent:
     def test_numbers_of_held_out_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
         chosen, original = study(), WeightedPlan.members
 
-        def members(self: WeightedPlan, number: int, exchange: Exchange, sites: Sequence[str]) -> Sequence[str]:
+        def members(
+            self: WeightedPlan, number: int, exchange: Exchange, sites: Sequence[str]
+        ) -> Sequence[str]:
             return original(self, number, build(chosen).exchanges(1)[-1], sites)
 
         monkeypatch.setattr(WeightedPlan, "members", members)
@@ -154,6 +156,7 @@ def test_one_fixed_cohort_evaluates(privacy: dict[str, Any] | None, evaluated: i
     algorithm = build(chosen)
     sites = algorithm.setting.sites
     cohorts = defaultdict(list)
+    assert "train_loss" not in {field.name for field in algorithm.exchanges(1)[-1].layout.fields}
     for number in range(1, ROUNDS + 2):
         for exchange in algorithm.exchanges(number):
             holds = any(field.name.startswith("eval/") for field in exchange.layout.fields)
