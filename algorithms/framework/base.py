@@ -270,7 +270,7 @@ class Algorithm(ABC):
         return None
 
     def model_in(self, broadcast: State) -> State:
-        """The whole model in a site's first broadcast of round 1; the site compares it with ``model.start``."""
+        """The whole model in a site's first broadcast of round 1, compared there with ``model.start``."""
         return broadcast
 
     def per_site(self, model: State) -> Mapping[SiteId, Metrics]:
