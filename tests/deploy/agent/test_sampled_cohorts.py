@@ -13,7 +13,10 @@ from tests.deploy.agent_case import TOML, Centre
 from tests.deploy.simulated import simulated
 
 NAMES = tuple(f"hospital-{number}" for number in range(1, 5))
-STUDY = TOML.replace("sites = 3", "sites = 4") + "sites_per_round = 3\n"
+STUDY = (
+    TOML.replace("sites = 3", "sites = 4").replace("[model]", 'weighting = "equal"\n[model]')
+    + "sites_per_round = 3\n"
+)
 
 
 @pytest.fixture
