@@ -18,6 +18,9 @@ Under ``[privacy]`` local steps are private (unit record or group) or the sum ca
 training loss then never leaves; whether metrics and the number of records do is the study's choice. With
 the site as the unit the mean is over the survivors, and metrics, if they leave, have a sum of their own.
 
+With ``protection.sites_per_round`` rounds train in changing cohorts, whose sums hold the update and nothing
+that is the same, or nearly, in every round: no training loss and no count. One fixed cohort evaluates.
+
 Source of capped weights: McMahan, Ramage, Talwar, Zhang, ICLR 2018 (arXiv 1710.06963), section 2.
 """
 

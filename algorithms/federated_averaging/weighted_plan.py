@@ -23,7 +23,7 @@ from secfed.algorithms.framework.parameters import (
     shapes_of,
     trainable,
 )
-from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.setting import FIXED_COHORT, Setting
 from secfed.algorithms.framework.step_options import check_steps
 from secfed.algorithms.metrics import classification
 from secfed.config.schema import OwnOptions
@@ -89,9 +89,14 @@ class WeightedPlan(Algorithm):
         privacy = setting.study.privacy
         self._metrics = "unprotected" if privacy is None else privacy.metrics
         self._noise_in_sum = privacy is not None and privacy.in_sum
-        every_round = self._metrics == "unprotected" and not self._noise_in_sum
+        self._sampled = setting.study.protection.sites_per_round is not None
+        self._check_sampling()
+        # Noise in the sum covers a whole exchange, so what leaves without noise has one of its own; where
+        # cohorts change, evaluation has one that asks the same sites every time.
+        self._evaluates_apart = self._noise_in_sum or self._sampled
+        with_update = self._metrics == "unprotected" and not self._evaluates_apart
         most = setting.sites_in_a_sum
-        update = Layout((*self._update_fields(), *self._evaluation(every_round)), sites=most)
+        update = Layout((*self._update_fields(), *self._evaluation(with_update)), sites=most)
         self._update = Exchange(UPDATE, _EVERYONE, update)
         evaluation = Layout(self._evaluation(True), sites=most)
         self._evaluate = Exchange(EVALUATE, _EVERYONE, evaluation)
@@ -122,7 +127,8 @@ class WeightedPlan(Algorithm):
         """Those of :meth:`fields` that follow from how many records there are, not weighted.
 
         They are added where training fails, too: a sum that lacks one hospital's count would name it. In
-        private local training they get no noise, so :meth:`unprotected` must name them.
+        private local training they get no noise, so :meth:`unprotected` must name them. An algorithm that
+        has any is refused with ``protection.sites_per_round``.
         """
         del data
         return {}
@@ -191,11 +197,29 @@ class WeightedPlan(Algorithm):
 
     # --- the plan ---
 
+    def _check_sampling(self) -> None:
+        """Refuse constant numbers in sums over changing cohorts: they are equations for every site's own."""
+        if not self._sampled:
+            return
+        if self.options.weighting == "records":
+            raise ConfigError(
+                'protection.sites_per_round: with algorithm.weighting = "records" the sums over changing '
+                "cohorts could be solved for every site's number of records",
+                remedy='set algorithm.weighting = "equal", or remove protection.sites_per_round',
+            )
+        if type(self).counts is not WeightedPlan.counts:
+            raise ConfigError(
+                f"protection.sites_per_round: {self.setting.study.algorithm.name} sums what follows from "
+                "numbers of records, and sums over changing cohorts could be solved for them",
+                remedy="remove it, or use fedavg",
+            )
+
     def _update_fields(self) -> tuple[Block, ...]:
         if self._noise_in_sum:
             return self.fields()
         weight = Block("weight", (), 1.0, 64)
-        if self.setting.study.privacy is not None:
+        # A site's loss changes slowly: least squares over changing cohorts come close to it.
+        if self.setting.study.privacy is not None or self._sampled:
             return (*self.fields(), weight)
         return (*self.fields(), weight, Block("train_loss", (), LOSS_BOUND, 64))
 
@@ -210,14 +234,17 @@ class WeightedPlan(Algorithm):
         evaluate = () if self._metrics == "withheld" else (self._evaluate,)
         if round_number > rounds:
             return evaluate
-        # Noise in the sum covers a whole exchange, so what leaves without noise has one of its own.
-        now = self._noise_in_sum and self._metrics == "unprotected" and self.evaluates(round_number)
+        now = self._evaluates_apart and self._metrics == "unprotected" and self.evaluates(round_number)
         return (*(evaluate if now else ()), self._update)
 
     def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
-        """All sites, or those drawn for the round."""
-        del exchange
-        return self.setting.cohort(round_number, sites)
+        """All sites, or those drawn: for the round to train, for the whole study to evaluate.
+
+        Security: how many records of which class a site holds out is the same in every round. Summed over
+        the cohorts of the rounds, it could be solved for (docs/adr/031).
+        """
+        draw = FIXED_COHORT if exchange.name == EVALUATE else round_number
+        return self.setting.cohort(draw, sites)
 
     def evaluates(self, round_number: int) -> bool:
         """Whether the model that a round begins with is evaluated, where that is an exchange of its own."""

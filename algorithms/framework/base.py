@@ -206,13 +206,18 @@ class Algorithm(ABC):
     units of ``[privacy]``, ``record`` and ``group`` need site programs with :meth:`SiteProgram.use_privacy`,
     or :meth:`unit_bound` and :meth:`SiteProgram.use_unit_sums` where the noise is in the sum; for ``site``,
     noise covers a whole exchange.
+
+    Security: with ``samples_sites``, :meth:`members` asks ``Setting.cohort`` who is drawn. What a site adds
+    in every round alike, or nearly (weights and other counts of records, numbers of steps, losses, statistics
+    of records), must be in no sum over a round's cohort: after about as many rounds as sites it could be
+    solved for. Sum it over ``Setting.cohort(FIXED_COHORT, sites)``, in an exchange of its own, or not at all.
     """
 
     options_type: ClassVar[type[Options] | None] = None
     private_units: ClassVar[tuple[str, ...]] = ("site",)
     summed_units: ClassVar[tuple[str, ...]] = ()  # under noise = "sum": those that unit_bound holds for
     warm_start: ClassVar[bool] = False  # from a file; model_in and ServerProgram.begin are then its own
-    samples_sites: ClassVar[bool] = False  # members() asks Setting.cohort() who is drawn for a round
+    samples_sites: ClassVar[bool] = False  # supports protection.sites_per_round; see Security above
 
     @abstractmethod
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
@@ -265,7 +270,7 @@ class Algorithm(ABC):
         return None
 
     def model_in(self, broadcast: State) -> State:
-        """The whole model in the first broadcast of a study; sites compare it with ``model.start``."""
+        """The whole model in a site's first broadcast of round 1, compared there with ``model.start``."""
         return broadcast
 
     def per_site(self, model: State) -> Mapping[SiteId, Metrics]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from torch import nn
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from secfed.config.schema import ModelOptions, Options
     from secfed.config.sections import ProtectionSection
     from secfed.dp.settings import PrivacySection
+
+FIXED_COHORT: Final = 0  # in place of a round's number: the cohort that the whole study keeps
 
 
 class StudySettings(Protocol):
@@ -75,7 +77,7 @@ class Setting:
     def cohort(self, round_number: int, sites: Sequence[SiteId]) -> tuple[SiteId, ...]:
         """Those of ``sites`` that a round asks: all, or those drawn for it by ``protection.sites_per_round``.
 
-        Every exchange of a round asks the same sites, the closing evaluation those of its own round.
+        ``FIXED_COHORT`` instead of a round's number gives the sites whose constant numbers may be summed.
 
         Security: drawn from all sites of the study, by its digest and the number of the round. Sites refuse
         anybody else in a sum (38), so an aggregator that runs a study has no choice; its author had

@@ -73,7 +73,7 @@ class ProtectionSection(Strict):
         default=None,
         ge=_LEAST_SITES,
         json_schema_extra=LATER,
-        description="how many sites, drawn by the study's digest, one round asks; left out, all",
+        description="how many sites, drawn by the study's digest, train in a round; left out, all",
     )
     colluders: int | None = Field(
         default=None,

@@ -13,6 +13,7 @@ that the site's answers up to there depend on, so what leaves is what would have
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,10 +64,10 @@ class Journal:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+        self._path, self._alone = path, threading.Lock()
         with self._errors():
             # Autocommit: a transaction is open only between BEGIN and COMMIT below.
-            # One thread at a time is the caller's business; which one it is may change.
+            # One thread at a time: the lock sees to it where all sites of a simulation share a journal.
             self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = DELETE")
             self._db.execute("PRAGMA synchronous = EXTRA")
@@ -149,7 +150,7 @@ class Journal:
         # A renamed-in copy is another file: what is written to the open one would be lost at the next start.
         if self._identity_of_file() != self._file:
             raise Refusal.JOURNAL_ROLLED_BACK.refuse("it is not the file that was opened")
-        with self._errors(), self._db:
+        with self._alone, self._errors(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             yield
 

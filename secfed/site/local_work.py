@@ -111,7 +111,7 @@ class LocalWork:
         state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
         check_broadcast(state, self._agreement.broadcast_bound)
         check_fits(self._algorithm, task.round, exchange, state)
-        if here == (1, 0):
+        if task.round == 1 and not any(self._site in self.planned(1, one) for one in plan[: here[1]]):
             self._check_start(exchange, state)
         self._store.begin(here, digest)
         self.pending = None

@@ -6,6 +6,8 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -297,3 +299,13 @@ def test_as_many_rolled_back_journals_as_the_threshold_give_a_second_sum() -> No
     difference = tuple(a - b for a, b in zip(first.server.sums, second.server.sums, strict=True))
     victim = (consortium.updates["hospital-0"],)
     assert add_in_ring([difference], consortium.shape) == add_in_ring(victim, consortium.shape)
+
+
+def test_sites_that_share_a_journal_may_protect_side_by_side() -> None:
+    journal, attempts = Journal(), [AttemptId(number, 0, 0) for number in range(1, 31)]
+    with closing(journal), ThreadPoolExecutor(8) as threads:
+        found = threads.map(
+            lambda site: [outcome(journal, "begin", f"{site}/study", attempt) for attempt in attempts],
+            range(8),
+        )
+        assert {one for outcomes in found for one in outcomes} == {0}

@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer
+from secfed.algorithms.federated_averaging.weighted_plan import UPDATE
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import ConfigError
 from secfed.records.chain_file import verify_file
@@ -26,6 +28,7 @@ from secfed.study.study import Study
 from secfed.study.warm_start import MODELS_FOLDER, digest_of, load_initial_model
 from secfed.sweep.plan import check
 from secfed.wire.frames import encode_state
+from secfed.wire.layout import Exchange, State
 from tests.algorithms import vlp_case
 from tests.secfed import durable_case
 from tests.secfed.durable_case import VICTIM, Consortium, Hospital
@@ -320,6 +323,30 @@ def test_a_hospital_that_was_sent_another_model_stops_the_study_whatever_restart
         assert hospital.open is not None
         hospital.open.finish()
         assert hospital.files == ["stopped"]
+
+
+def test_a_hospital_that_is_drawn_only_to_train_compares_as_well(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``sites_per_round`` another cohort evaluates first, and may be sent the right model."""
+    sampled = {"data__sites": 6, "protection__sites_per_round": 3, "algorithm__weighting": "equal"}
+    study = began_with(Study.parse(TOML), model, **sampled)
+    honest = WeightedMeanServer.broadcast
+
+    def broadcast(self: WeightedMeanServer, number: int, exchange: Exchange) -> State:
+        state = honest(self, number, exchange)
+        return {name: value + float(exchange.name == UPDATE) for name, value in state.items()}
+
+    monkeypatch.setattr(WeightedMeanServer, "broadcast", broadcast)
+    run(study, tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / TRANSCRIPT_FILE).read_text().splitlines()]
+    refused = {line["body"]["site"]: line["body"]["reason"][:11] for line in lines if line["kind"] == REFUSED}
+    algorithm = build(study)
+    evaluate, update = algorithm.exchanges(1)
+    compared = set(algorithm.members(1, evaluate, algorithm.setting.sites))
+    drawn = set(algorithm.members(1, update, algorithm.setting.sites))
+    assert drawn - compared
+    assert refused == dict.fromkeys(drawn - compared, "refusal 42:")
 
 
 @pytest.mark.parametrize("where", [f"{MODELS_FOLDER}/public.safetensors", f"studies/first/{MODEL_FILE}"])
