@@ -73,7 +73,7 @@ class Totals:
 
     def add_rows(self, value: nn.Parameter, rows: torch.Tensor, factors: torch.Tensor) -> None:
         """Add the sum over records of factor * row: [B, ...] and [B] float64."""
-        total, rows = self.of(value).view(-1), rows.reshape(len(rows), -1)
+        total, rows = self.of(value).view(-1), rows.flatten(1)  # also of no record at all
         step = max(1, _CHUNK_ELEMENTS // max(1, rows.shape[1]))
         for some, part in zip(torch.split(factors, step), torch.split(rows, step), strict=True):
             total.addmv_(part.double().T, some)

@@ -286,3 +286,23 @@ def test_more_records_than_the_proof_covers_are_refused() -> None:
     with pytest.raises(ConfigError, match="at most 65536 expected records in a step") as caught:
         check_engine_fits("ghost", mlp(), 2**17)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Linear(5, 3), (4, 5)),
+        (nn.Linear(5, 3), (4, 6, 5)),
+        (nn.Conv2d(2, 3, 3), (4, 2, 5, 5)),
+        (nn.LayerNorm(5), (4, 6, 5)),
+        (nn.GroupNorm(2, 4), (4, 4, 3, 3)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_batch_without_a_usable_gradient_adds_zeros(
+    engine: EngineName, model: nn.Module, shape: tuple[int, ...]
+) -> None:
+    inputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    outputs = torch.full_like(model(inputs).detach(), float("nan"))
+    assert not clipped_sum(engine, model, (inputs, outputs)).any()
