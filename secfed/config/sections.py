@@ -38,6 +38,7 @@ class ProtectionSection(Strict):
     name: ProtectionName = Field(default="masked", description="one of " + ", ".join(PROTECTIONS))
     reveal: Reveal = Field(
         default="aggregator",
+        json_schema_extra=LATER,
         description='who reads the sums: "aggregator", or "sites" (closed sums); only for masked',
     )
     bits: int = Field(
