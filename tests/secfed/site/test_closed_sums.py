@@ -411,7 +411,7 @@ def test_two_survivors_are_too_few_whatever_the_study_and_the_hospital_ask_for(h
     held.site._session, held.site._limits = None, SiteLimits(1, 1)
     held.site._uploaded = Settled((made.spec.round, made.spec.exchange_index), made.spec.digest)
     held.refused(made, 29)
-    assert not held.is_stopped()
+    assert not held.site._local.stopped
 
 
 def test_what_a_site_signed_about_survivors_counts_for_that_attempt_only(held: Held) -> None:
