@@ -21,8 +21,8 @@ Source: masks as in :mod:`secfed.crypto.masked.masks`; Agrawal, Boneh, "Homomorp
 for network coding", ACNS 2009, with the coefficient of every survivor fixed at 1; K_i holds the pads.
 
 Security: for whoever has no group key, a total other than the survivors' sum passes one tag with probability
-2^-10 at most, all twelve with 2^-120 (docs/protocol.md 13.4). In lanes of 64 bits that holds for totals within
-their range only, so whoever opens a sum must check the range, too (``Layout.decode``). Every site has the key:
+2^-10 at most, all twelve with 2^-120 (docs/protocol.md 13.4). In lanes of 64 bits that holds for totals in
+range only, so whoever opens a sum must check the range, too (``Layout.decode``). Every site has the key:
 whoever holds it and sees an *unmasked* vector can read that one, and can make tags for anything. Masks are
 what protects a site from the others.
 """

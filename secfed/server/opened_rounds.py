@@ -121,8 +121,8 @@ class OpenedRounds(StudyRun):
             if not states:
                 raise RoundAborted(
                     f"round {number}, exchange {exchange.name!r}: no hospital could open the sum.",
-                    remedy="see in the hospitals' logs why; where all of them refused it and have stopped, the "
-                    "study has to be started again",
+                    remedy="see in the hospitals' logs why; where all of them refused it and have stopped, "
+                    "the study has to be started again",
                 )
 
     def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
