@@ -327,7 +327,7 @@ def played() -> Held:
     with pytest.MonkeyPatch.context() as patch:
         seen = _watch(patch)
         patch.setattr(OpeningSession, "_take", all_but_the_last)
-        patch.setattr(OpeningSession, "rest", lambda _: None)  # only simulated sites forget an attempt
+        patch.setattr(OpeningSession, "rest", lambda _self: None)  # its session is wanted below
         # The closing evaluation would end the session of the second round.
         patch.setattr(OpenedRounds, "_round", _first_two(OpenedRounds._round))
         run(study(), None)
