@@ -90,7 +90,7 @@ class Refusal(Enum):
     )
     BROADCAST_SHAPE = (44, MalformedMessage, "the broadcast has other names or shapes than this study's")
 
-    SUM_TAG = (45, InconsistentView, "the ciphertext is not the sum of the uploads that the result names")
+    SUM_TAG = (45, InconsistentView, "what was relayed is not the sum of the uploads that the result names")
 
     # In a sparse graph of masks.
     TOO_MANY_ATTEMPTS = (46, Replay, "a sparse graph is not drawn so often for one exchange")

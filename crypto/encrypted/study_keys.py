@@ -1,7 +1,8 @@
 """How the secret key of a study whose sums sites open gets to them, and to nobody else (protocol.md, 12.1).
 
 The key holder makes the study's keys, and seals the secret key to a fresh X-Wing key of every site that asks,
-signed by an identity of the pinned roster. The aggregator relays, and holds the public key only.
+signed by an identity of the pinned roster. The aggregator relays, and holds the public key only. A roster may
+hold hospitals that are not in the study: they get no key, since they could open its sums.
 
 Security: every site ends up with the secret key, from which the tags' secrets follow; one that hands it to
 the aggregator lets it read every upload and forge sums. The key belongs to one study and dies with it.
@@ -9,7 +10,7 @@ the aggregator lets it read every upload and forge sums. The key belongs to one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -41,10 +42,18 @@ class KeyForm(Protocol):
         """Fresh keys."""
         ...
 
+    def check(self, keys: KeyPair) -> None:
+        """Whether keys that were delivered can be such keys.
+
+        Raises:
+            MalformedMessage: they cannot.
+        """
+        ...
+
 
 @dataclass
 class StudyKeys:
-    """One site's hold on the keys of one study, made by the site ``holder``.
+    """One site's hold on the keys of one study, made by the site ``holder`` for the study's ``sites``.
 
     ``received`` is called with the keys before they are used, so that a hospital stores them;
     ``new_seal_key`` gives the key to seal to, which a hospital keeps until the study key is there.
@@ -53,6 +62,7 @@ class StudyKeys:
     identity: Identity
     roster: Roster
     study: str
+    sites: Collection[str]
     holder: str
     form: KeyForm
     received: Callable[[KeyPair], None] = lambda _keys: None
@@ -84,11 +94,19 @@ class StudyKeys:
         return signed(hello, self.identity, labels.SIGN_KEY_HELLO, *self._context()).encode()
 
     def pack(self, request: KeyRequest) -> bytes:
-        """Messages 12 -> 13, at the holder; ``WrongState`` elsewhere. Also raises as :func:`check_hello`."""
+        """Messages 12 -> 13, at the holder; ``WrongState`` elsewhere.
+
+        Also raises as :func:`check_hello`, and ``RosterError`` for a hospital that is not in the study.
+        """
         if self.identity.name != self.holder:
             raise WrongState("this site does not hold the study key for others")
         keys, packages = self.required, []
         for hello in request.hellos:
+            if hello.site not in self.sites:
+                raise RosterError(
+                    f"{hello.site!r} asks for the study key and is no site of the study",
+                    remedy="ask whoever runs the aggregator why it passed this on",
+                )
             check_hello(hello, self.roster, self._context())
             sealed = sealing.seal(
                 hello.seal_key, keys.secret_key, labels.SEAL_STUDY_KEY, *self._context(), hello.site.encode()
@@ -102,7 +120,7 @@ class StudyKeys:
         """Message 14: take the study key.
 
         ``InconsistentView``: the package is for another site, or was not asked for; ``BadSignature``: the
-        holder did not sign it; ``MalformedMessage``: it cannot be opened.
+        holder did not sign it; ``MalformedMessage``: it cannot be opened, or holds no such keys.
         """
         if delivery.package.recipient != self.identity.name or self._seal_key is None:
             raise InconsistentView("a study key was delivered that this site did not ask for")
@@ -120,7 +138,9 @@ class StudyKeys:
         site = self.identity.name.encode()
         sealed, context = delivery.package.sealed_key, (*self._context(), site)
         secret = self._seal_key.open(sealed, labels.SEAL_STUDY_KEY, *context)
-        self._keep(KeyPair(secret_key=secret, public_key=delivery.public_key))
+        keys = KeyPair(secret_key=secret, public_key=delivery.public_key)
+        self.form.check(keys)
+        self._keep(keys)
         self._seal_key = None
 
     def _keep(self, keys: KeyPair) -> None:

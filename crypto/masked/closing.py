@@ -21,9 +21,10 @@ Source: masks as in :mod:`secfed.crypto.masked.masks`; Agrawal, Boneh, "Homomorp
 for network coding", ACNS 2009, with the coefficient of every survivor fixed at 1; K_i holds the pads.
 
 Security: for whoever has no group key, a total other than the survivors' sum passes one tag with probability
-2^-10 at most, all twelve with 2^-120 (docs/protocol.md 13.4). Every site has it: whoever holds it and sees an
-*unmasked* vector can read that one, and can make tags for anything. Masks are what protects a site from the
-others.
+2^-10 at most, all twelve with 2^-120 (docs/protocol.md 13.4). In lanes of 64 bits that holds for totals in
+range only, so whoever opens a sum must check the range, too (``Layout.decode``). Every site has the key:
+whoever holds it and sees an *unmasked* vector can read that one, and can make tags for anything. Masks are
+what protects a site from the others.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.crypto import labels, lanes
-from secfed.crypto.codec import Buffer
+from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.keystream import Keystream, Workspace, derive
 from secfed.crypto.lanes import Run, VectorShape, VectorSource
 from secfed.crypto.masked.masks import Accumulator, MaskContext, Masker, MaskStream
@@ -59,6 +60,11 @@ _COEFFICIENT_MASK: Final = (1 << 11) - 1  # 2^31 * 2^11 * 2^10 < 2^53: exact in 
 def closed_shape(shape: VectorShape) -> VectorShape:
     """The shape of what is uploaded: the lanes, then the tags."""
     return VectorShape((*shape.runs, TAG_RUN), shape.digest)
+
+
+def group_key_check(group_key: bytes) -> bytes:
+    """What may be known of a group key, to tell it from others: 32 bytes."""
+    return digest(labels.GROUP_KEY_CHECK, group_key)
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,8 @@ class Closing:
         self, closed: Buffer, survivors: Sequence[str], broadcast_digest: bytes, shape: VectorShape
     ) -> tuple[NDArray[Any], ...]:
         """The survivors' sum from a closed one: one array of ring integers per run of ``shape``.
+
+        Security: the caller refuses what is out of range, or the tags prove less than is said above.
 
         Raises:
             MalformedMessage: its size or its padding is wrong.

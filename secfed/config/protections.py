@@ -61,8 +61,9 @@ TRAITS: Final[Mapping[str, ProtectionTraits]] = {
         "the sites can open",
         relies_on="A single site's values stay hidden as long as no more sites help the aggregator than the "
         "study tolerates, and the pinned roster holds the right keys. Sums stay hidden from the aggregator "
-        "as long as no site that holds the study's key helps it. All other sites together can always "
-        "subtract their own values from a total.",
+        "as long as no site that holds the study's key helps it. Every site reads all sums: the difference "
+        "of two over different survivors can tell about a single site, as it does to an aggregator that "
+        "reads sums. All other sites together can always subtract their own values from a total.",
         own_options=("reveal", "graph", "dropout_rate", "key_holder"),
     ),
     "encrypted": ProtectionTraits(

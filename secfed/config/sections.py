@@ -123,9 +123,12 @@ class ProtectionSection(Strict):
             for key in TRAITS[other].own_options:
                 unused = key not in self.traits.own_options
                 if unused and getattr(self, key) != type(self).model_fields[key].default:
+                    closed = self.name == "masked" and key in TRAITS[CLOSED].own_options
                     raise ConfigError(
-                        f"protection.{key}: has no effect under {self.name} protection",
-                        remedy=f'remove it, or set protection.name = "{other}"',
+                        f"protection.{key}: has no effect under {self.name} protection"
+                        + (" whose sums the aggregator reads" if closed else ""),
+                        remedy=f'remove it, or set protection.name = "{other}"'
+                        + (' or protection.reveal = "sites"' if closed else ""),
                     )
         if self.sites_per_round is not None and not self.traits.aggregator_reads_sums:
             raise ConfigError(

@@ -18,7 +18,7 @@ from secfed.crypto.encrypted.study_keys import KeyForm, KeyPair
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import pack_into
 from secfed.crypto.masked.client import MaskedSite
-from secfed.crypto.masked.closing import GROUP_KEY_BYTES, Closing, closed_shape
+from secfed.crypto.masked.closing import GROUP_KEY_BYTES, Closing, closed_shape, group_key_check
 from secfed.crypto.masked.graph import SparseGraph
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.message_base import signed
@@ -30,13 +30,22 @@ from secfed.wire.layout import Exchange
 
 
 class GroupKeys(KeyForm):
-    """The group key of a study: 32 bytes, and no public half."""
+    """The group key of a study: 32 bytes.
+
+    In place of a public half there is a digest, so that a delivery fits one key only.
+    """
 
     digest: bytes = digest(labels.CLOSED_SUMS)
 
     def generate(self) -> KeyPair:
         """A fresh one."""
-        return KeyPair(secret_key=secrets.token_bytes(GROUP_KEY_BYTES), public_key=b"")
+        group_key = secrets.token_bytes(GROUP_KEY_BYTES)
+        return KeyPair(secret_key=group_key, public_key=group_key_check(group_key))
+
+    def check(self, keys: KeyPair) -> None:
+        """Its length, and that it is the key that everybody is told of."""
+        if len(keys.secret_key) != GROUP_KEY_BYTES or keys.public_key != group_key_check(keys.secret_key):
+            raise MalformedMessage("the group key is not the one that the delivery names")
 
 
 _FORM: Final = GroupKeys()

@@ -45,6 +45,9 @@ class RingKeys(KeyForm):
 
         return generate_keys(self.ring)
 
+    def check(self, keys: KeyPair) -> None:
+        """Nothing: the library reads them at first use."""
+
 
 class OwnCipher:
     """The cipher of one site under the study key, made when it is first needed."""

@@ -115,8 +115,15 @@ class OpenedRounds(StudyRun):
             # Before it is stored: every site would refuse it, now and whenever it catches up.
             check_contributors(number, exchange, parts, summed.result.survivors)
             self.store.append(summed.encode())
-            states = {"states": self.publish(summed, keyed)}
-            self._record(outcome, summed, {**states, "faults": faults} if faults else states)
+            states = self.publish(summed, keyed)
+            more = {"states": states}
+            self._record(outcome, summed, {**more, "faults": faults} if faults else more)
+            if not states:
+                raise RoundAborted(
+                    f"round {number}, exchange {exchange.name!r}: no hospital could open the sum.",
+                    remedy="see in the hospitals' logs why; where all of them refused it and have stopped, "
+                    "the study has to be started again",
+                )
 
     def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
         """Bring the study key to members that lack it; the members that have it now.

@@ -57,7 +57,12 @@ class OpeningSession(Site):
         files = self._store.files
         kept = self._encrypted_store = None if files is None else EncryptedStore(files)
         self._keys = StudyKeys(
-            self._identity, self._roster, self._study, self._opening.holder, self._opening.form
+            self._identity,
+            self._roster,
+            self._study,
+            agreement.sites,
+            self._opening.holder,
+            self._opening.form,
         )
         if kept is not None:
             self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
@@ -93,8 +98,8 @@ class OpeningSession(Site):
             if expected.digest not in (bytes(DIGEST_BYTES), tag):
                 raise InconsistentView(
                     "this site's state differs from the other sites' after the same sums",
-                    remedy="check that all sites run the same secfed and torch versions; remove the study's "
-                    "state at this site and let it take the sums again",
+                    remedy="check that all sites run the same secfed and torch versions, and compare "
+                    "transcripts; this site cannot go on with this study",
                 )
             self._contribute(task, partial(self._broadcast, task.round), tag)
         return self._view(tag)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from secfed.crypto import lanes
 from secfed.crypto.lanes import Run, VectorShape
-from secfed.crypto.masked.closing import Closing, closed_shape
+from secfed.crypto.masked.closing import Closing, closed_shape, group_key_check
 from secfed.crypto.masked.masks import Accumulator, MaskContext, write_masked
 from secfed.crypto.refusals import Refusal
 from tests.vectors.primitives import Json, pattern
@@ -68,6 +68,7 @@ def closed_vectors(shape: VectorShape = SHAPE) -> Json:
     return {
         "about": "vectors without masks; integers are signed, opened lanes are ring integers",
         "group_key": closing.group_key.hex(),
+        "group_key_check": group_key_check(closing.group_key).hex(),
         "specification_digest": closing.spec_digest.hex(),
         "advertised_set_digest": closing.adverts_digest.hex(),
         "layout_digest": shape.digest.hex(),

@@ -36,7 +36,7 @@ class Disk:
 
 
 def keys_of(site: str, disk: Disk | None = None) -> StudyKeys:
-    keys = StudyKeys(PEOPLE[site], ROSTER, "study", "a", RingKeys(RING))
+    keys = StudyKeys(PEOPLE[site], ROSTER, "study", "abc", "a", RingKeys(RING))
     if disk is not None:
         keys.received = disk.keep
     return keys

@@ -208,6 +208,18 @@ def test_too_few_survivors_are_refused_though_the_sum_is_theirs(scene: Scene) ->
     alone.refused(alone.sum_of(names[:1]), Refusal.TOO_FEW_SURVIVORS, limits=few)  # one upload, whoever asks
 
 
+def test_a_protection_may_want_larger_sums_than_anybody_asks_for() -> None:
+    """Closed sums want three, of cohort and survivors, as masked ones do."""
+    few, names = SiteLimits(min_cohort=1, min_threshold=1), Consortium(5, runs=RUNS).names
+    scene = Scene(threshold=1)
+    pair = scene.sum_of(names[:2])
+    assert scene.take(pair, limits=few) == scene.consortium.expected(names[:2])
+    scene.refused(pair, Refusal.TOO_FEW_SURVIVORS, limits=few, floor=3)
+    cohort = replace(pair.spec, cohort=names[:2])
+    small = scene.forged(pair, spec=cohort)
+    scene.refused(small, Refusal.COHORT_TOO_SMALL, limits=few, floor=3, uploaded=cohort.digest)
+
+
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from secfed.crypto import labels
+from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.messages import ClosedSum
 from secfed.crypto.identity import Identity
@@ -31,6 +32,7 @@ from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.simulation.transport import SimulatedTransport
 from secfed.site import build
+from secfed.site.encrypted_store import Settled
 from secfed.site.opening_session import OpeningSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, Step, decode, encode_state
@@ -292,8 +294,8 @@ class Held:
         """The last sum with something changed, signed again by the aggregator."""
         survivors = changes.pop("survivors", self.last.result.survivors)
         made = replace(self.last, **changes)
-        unsigned = Result(made.spec.digest, survivors, made.totals_digest)
         spec = signed(replace(made.spec, signature=b""), self.rounds.rules.identity, labels.SIGN_SPEC)
+        unsigned = Result(spec.digest, survivors, made.totals_digest)
         result = signed(unsigned, self.rounds.rules.identity, labels.SIGN_RESULT)
         return replace(made, spec=spec, result=result)
 
@@ -397,10 +399,25 @@ def test_too_few_survivors_and_other_specifications_are_refused(held: Held) -> N
     held.refused(held.changed(survivors=held.last.result.survivors[:3]), 29)
     held.refused(held.changed(spec=replace(held.last.spec, attempt=1)), 36)
     held.refused(replace(held.last, vector=_shifted(held.last.vector, 0)), 36)
+    held.refused(replace(held.last, adverts_digest=bytes(32)), 36)  # not what the aggregator signed
     stranger = Identity.generate("aggregator").sign(labels.SIGN_RESULT, held.last.result.body())
     with pytest.raises(BadSignature):
         held.give(replace(held.last, result=replace(held.last.result, signature=stranger)))
     assert not held.is_stopped()
+
+
+def test_two_survivors_are_too_few_whatever_the_study_and_the_hospital_ask_for(held: Held) -> None:
+    made = held.changed(spec=replace(held.last.spec, threshold=1), survivors=held.last.result.survivors[:2])
+    held.site._session, held.site._limits = None, SiteLimits(1, 1)
+    held.site._uploaded = Settled((made.spec.round, made.spec.exchange_index), made.spec.digest)
+    held.refused(made, 29)
+    assert not held.site._local.stopped
+
+
+def test_what_a_site_signed_about_survivors_counts_for_that_attempt_only(held: Held) -> None:
+    """It takes sums that it has no part in while it still knows an older attempt."""
+    assert held.site._signed_view(held.last.spec.digest) == held.last.result.survivors
+    assert held.site._signed_view(held.sums[0].spec.digest) is None
 
 
 def test_different_totals_at_different_sites_are_refused_where_they_are_not_the_sum(seen: Seen) -> None:

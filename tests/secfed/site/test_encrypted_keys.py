@@ -35,7 +35,9 @@ class TestStudyKeys:
         people = [Identity.generate(name) for name in ("a", "b", "c")]
         roster = Roster.of(Identity.generate("aggregator"), people)
         ring = choose_ring([(Run(20, 100),)], 3)
-        return roster, {one.name: StudyKeys(one, roster, "study", "a", RingKeys(ring)) for one in people}
+        return roster, {
+            one.name: StudyKeys(one, roster, "study", "abc", "a", RingKeys(ring)) for one in people
+        }
 
     def packages(self, parties: dict[str, StudyKeys], *names: str) -> KeyPackages:
         parties["a"].hello()
@@ -62,9 +64,23 @@ class TestStudyKeys:
     def test_an_outsider_gets_nothing(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
         roster, keys = parties
         keys["a"].hello()
-        sybil = StudyKeys(Identity.generate("d"), roster, "study", "a", keys["a"].form)
-        with pytest.raises(RosterError):
+        sybil = StudyKeys(Identity.generate("d"), roster, "study", "abcd", "a", keys["a"].form)
+        keys["a"].sites = "abcd"
+        with pytest.raises(RosterError, match="roster"):
             keys["a"].pack(KeyRequest((KeyHello.decode(sybil.hello()),)))
+
+    def test_nor_does_a_hospital_of_the_roster_that_is_not_in_the_study(
+        self, parties: tuple[Roster, dict[str, StudyKeys]]
+    ) -> None:
+        """It could open the study's sums, and under encryption every upload."""
+        _, keys = parties
+        keys["a"].hello()
+        keys["a"].sites = "ab"
+        asked = {name: KeyHello.decode(keys[name].hello()) for name in "bc"}
+        for hellos in ((asked["c"],), (asked["b"], asked["c"])):
+            with pytest.raises(RosterError, match="no site of the study"):
+                keys["a"].pack(KeyRequest(hellos))
+        assert KeyPackages.decode(keys["a"].pack(KeyRequest((asked["b"],)))).packages
 
     def test_a_package_from_another_site_or_for_another_site_is_refused(
         self, parties: tuple[Roster, dict[str, StudyKeys]]
@@ -91,7 +107,7 @@ class TestStudyKeys:
 
     def test_another_study_has_another_context(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
         roster, keys = parties
-        other = StudyKeys(keys["b"].identity, roster, "another study", "a", keys["b"].form)
+        other = StudyKeys(keys["b"].identity, roster, "another study", "abc", "a", keys["b"].form)
         keys["a"].hello()
         with pytest.raises(BadSignature):
             keys["a"].pack(KeyRequest((KeyHello.decode(other.hello()),)))
@@ -105,7 +121,7 @@ class TestWhoIsSentAPackage:
         aggregator = Identity.generate("aggregator")
         people = [Identity.generate(name) for name in ("a", "b", "c")]
         roster, ring = Roster.of(aggregator, people), choose_ring([(Run(20, 100),)], 3)
-        keys = {one.name: StudyKeys(one, roster, "study", "a", RingKeys(ring)) for one in people}
+        keys = {one.name: StudyKeys(one, roster, "study", "abc", "a", RingKeys(ring)) for one in people}
         sent: list[str] = []
 
         def answer(site: str, frame: Buffer) -> bytes:
