@@ -104,14 +104,14 @@ def log2_part(enrolled: int, colluders: int, advertised: int, holders: Holders, 
 def hides(enrolled: int, colluders: int, advertised: int, holders: Holders, size: int, bits: float) -> bool:
     """Whether ``size`` honest sites and ``colluders`` are no sum of their own but with 2^-(bits + size).
 
-    Nor is any other set of as many sites in all, of which fewer collude: one colluder less changes the bound
-    by a factor that falls with the size, and is checked to begin below one half. Sets of ``colluders`` sites
-    or fewer in all are covered with ``size`` 1, where the honest one is counted as if it could be any site.
+    Nor is any other set of as many sites in all, of which fewer collude: with h honest sites one colluder
+    less changes the bound by tail * (h + 1) / (size + 1), which falls with the size. Because C(h, size) is
+    at least (h / size)^size, it is below one half where this function says yes. Sets of ``colluders`` sites or
+    fewer in all are covered with ``size`` 1, where the honest one is counted as if it could be any site.
     """
     tail = log2_tail(advertised - 1, size - 1 + colluders, holders.count, holders.threshold)
     sets = math.log2(enrolled) if size == 1 else log2_choose(enrolled - colluders, size)
-    growth = math.log2((enrolled - colluders + 1) / (size + 1)) + tail
-    return sets + size * tail + _ROUNDING <= -(bits + size) and growth <= -1
+    return sets + size * tail + _ROUNDING <= -(bits + size)
 
 
 @lru_cache(maxsize=1024)
