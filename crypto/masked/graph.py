@@ -106,8 +106,8 @@ def hides(enrolled: int, colluders: int, advertised: int, holders: Holders, size
 
     Nor is any other set of as many sites in all, of which fewer collude: with h honest sites one colluder
     less changes the bound by tail * (h + 1) / (size + 1), which falls with the size. Because C(h, size) is
-    at least (h / size)^size, it is below one half where this function says yes. Sets of ``colluders`` sites or
-    fewer in all are covered with ``size`` 1, where the honest one is counted as if it could be any site.
+    at least (h / size)^size, it is below one half where this function says yes. Sets of ``colluders`` sites
+    or fewer in all are covered with ``size`` 1, where the honest one is counted as if it could be any site.
     """
     tail = log2_tail(advertised - 1, size - 1 + colluders, holders.count, holders.threshold)
     sets = math.log2(enrolled) if size == 1 else log2_choose(enrolled - colluders, size)

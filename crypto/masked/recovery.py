@@ -137,7 +137,9 @@ def unmasking_streams(
         needed = threshold if dealt.choices is None else dealt.choices[name].threshold
         answered = [site for site in shares if name in shares[site]]
         if len(answered) < needed:
-            silent = [site for site in (*survivors, *dropped) if dealt.holds(site, name) and site not in shares]
+            silent = [
+                site for site in (*survivors, *dropped) if dealt.holds(site, name) and site not in shares
+            ]
             raise RoundAborted(
                 f"{', '.join(sorted(silent, key=position))} returned no usable shares: of those of one site "
                 f"{len(answered)} are left, {needed} are needed; the sum stays masked.",

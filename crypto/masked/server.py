@@ -121,8 +121,8 @@ class _Choose:
         chosen, advertised = Holders(len(holders), choice.threshold), len(self.dealt.adverts)
         if not self.graph.survives(chosen, self.attempt.spec.threshold, advertised):
             raise InconsistentView(
-                f"site {site!r} wants {chosen.threshold} of its {chosen.count} holders: more than the dropouts "
-                "that the study expects leave"
+                f"site {site!r} wants {chosen.threshold} of its {chosen.count} holders: more than are left with "
+                "the dropouts that the study expects"
             )
         self.choices[site] = choice
 
@@ -168,7 +168,7 @@ class _Share:
     def close(self) -> tuple[State, Mapping[str, Buffer]]:
         answered = self.attempt.in_order(self.dealt.envelopes)
         self.attempt.require(self.dealt.envelopes, "shared secrets")
-        # Now, not after the sharing set is known: honest sites would refuse (26), and be left out with reason.
+        # Already now: honest sites would refuse (26), and be missing from the next attempt, too.
         dealers = _recoverable(self.attempt, self.dealt, answered, self.attempt.in_order(self.dealt.adverts))
         requests = {name: self._deliveries(name, dealers).encode() for name in dealers}
         return _Confirm(self.attempt, self.dealt, dealers), requests
@@ -230,7 +230,7 @@ def _recoverable(
         raise RoundAborted(
             f"without {silent} only {len(kept)} sites have enough holders left, {attempt.spec.threshold} are "
             "needed; nothing was revealed.",
-            remedy="the next attempt is without them; if it happens often, set a higher protection.dropout_rate",
+            remedy="ask those sites; if it happens often, set a higher protection.dropout_rate",
         )
     return kept
 

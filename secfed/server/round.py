@@ -186,16 +186,17 @@ def check_contributors(
 ) -> None:
     """Give up, before anything is asked, a sum to a part of which too few sites would add more than zeros.
 
-    Sites refuse it as well (refusal 39); this says why once, and costs no attempt. In a sparse graph each site
-    that may be a stranger to the sum is one more that has to add to the part.
+    Sites refuse it as well (refusal 39); this says why once, and costs no attempt. In a sparse graph each
+    site that may be a stranger to the sum is one more that has to add to the part.
     """
     for part, least in parts:
-        found = len(set(part) & set(ready))
-        if 0 < found < least + strangers:
+        found, needed = len(set(part) & set(ready)), least + strangers
+        if 0 < found < needed:
             raise RoundAborted(
                 f"round {number}, exchange {exchange.name!r}: of the sites that can add more than zeros to a "
-                f"part of the sum {found} can take part, {least + strangers} are needed; nothing was revealed.",
-                remedy="wait for more sites, or enrol more so that dropouts leave enough of every group",
+                f"part of the sum {found} can take part, {needed} are needed; nothing was revealed.",
+                remedy="wait for more sites, or enrol more so that dropouts leave enough of every group"
+                + (', or set protection.graph = "complete"' if strangers else ""),
             )
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from secfed.crypto import labels
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.graph import Holders, SparseGraph
-from secfed.crypto.masked.graph_messages import Choice, NeighbourSharing
+from secfed.crypto.masked.graph_messages import Choice, NeighbourSharing, SeedEnvelope
 from secfed.crypto.masked.recovery import Dealt
+from secfed.crypto.messages import Confirmation, Shares
 from secfed.errors import InconsistentView, RoundAborted, SecfedError
 from tests.crypto.masked.sparse_case import SITE, Few, attempt_of, peers_of, sparse
 from tests.ring import as_integers
@@ -129,3 +131,46 @@ def test_the_server_drops_a_site_whose_envelopes_its_peers_would_refuse(what: st
     assert list(attempt.refusals) == [f"server about {SITE}"]
     assert isinstance(attempt.refusals[f"server about {SITE}"], SecfedError)
     assert SITE not in attempt.requests
+
+
+def test_too_few_choices_end_the_attempt() -> None:
+    attempt = attempt_of(sparse(), silent=dict.fromkeys(sparse().names[:4], "choose"))
+    with pytest.raises(RoundAborted, match="5 of 9 sites chose their holders"):
+        attempt.run()
+
+
+def test_a_complaint_about_a_stranger_is_refused() -> None:
+    attempt = attempt_of(sparse()).run(until="confirm")
+    peers = peers_of(attempt)
+    stranger = next(n for n in peers.advertised if n != SITE and n not in peers.neighbours)
+    listed = attempt.states[SITE][-1].dealer.adverts_digest  # type: ignore[attr-defined]
+    complaint = Confirmation(SITE, (stranger,))
+    parts = labels.SIGN_CONFIRMATION, attempt.spec.digest, listed, complaint.body()
+    complaint = replace(complaint, signature=attempt.consortium.identities[SITE].sign(*parts))
+    with pytest.raises(InconsistentView, match="sent it nothing"):
+        attempt.server.receive(SITE, complaint.encode())
+
+
+@pytest.mark.parametrize("left_out", [0, -1])
+def test_shares_for_fewer_sites_than_a_holder_has_dealers_are_refused(left_out: int) -> None:
+    def up(stage: str, site: str, reply: Buffer) -> Buffer:
+        if (stage, site) != ("unmask", SITE):
+            return reply
+        shares = list(Shares.decode(reply).shares)
+        del shares[left_out]
+        unsigned = Shares(tuple(shares))
+        parts = labels.SIGN_UNMASK, attempt.spec.digest, unsigned.body()
+        return replace(unsigned, signature=attempt.consortium.identities[SITE].sign(*parts)).encode()
+
+    attempt: Attempt = attempt_of(sparse(graph=Few(count=4, threshold=2)), up=up)
+    attempt.run()
+    assert list(attempt.refusals) == [f"server about {SITE}"]
+    assert "exactly the sharing set" in str(attempt.refusals[f"server about {SITE}"])
+
+
+def test_a_seed_alone_states_no_shares() -> None:
+    names = ("site-0", "site-1")
+    dealt = _dealt({}, names)
+    dealt.envelopes["site-0"] = {"site-1": SeedEnvelope("site-0", "site-1", b"")}
+    with pytest.raises(InconsistentView, match="dealt no shares"):
+        dealt.stated("site-0", "site-1")
