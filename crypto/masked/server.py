@@ -121,8 +121,8 @@ class _Choose:
         chosen, advertised = Holders(len(holders), choice.threshold), len(self.dealt.adverts)
         if not self.graph.survives(chosen, self.attempt.spec.threshold, advertised):
             raise InconsistentView(
-                f"site {site!r} wants {chosen.threshold} of its {chosen.count} holders: more than are left with "
-                "the dropouts that the study expects"
+                f"site {site!r} wants {chosen.threshold} of its {chosen.count} holders: more than are left "
+                "with the dropouts that the study expects"
             )
         self.choices[site] = choice
 

@@ -1,4 +1,4 @@
-"""Sums to a part of which too few hospitals would add more than zeros are given up before anybody is asked."""
+"""A sum to a part of which too few hospitals add more than zeros is given up before anybody is asked."""
 
 from __future__ import annotations
 
