@@ -122,7 +122,7 @@ def test_the_server_drops_a_site_whose_envelopes_its_peers_would_refuse(what: st
         made = replace(envelopes[0], sender="hospital-1" if what == "sender" else SITE)
         label = b"another label" if what == "signature" else made.LABEL
         listed = attempt.states[SITE][-1].dealer.adverts_digest  # type: ignore[attr-defined]
-        signer = attempt.consortium.identities[made.sender]
+        signer = attempt.consortium.identities[SITE]
         signature = signer.sign(label, attempt.spec.digest, listed, made.body())
         return replace(sharing, envelopes=(replace(made, signature=signature), *envelopes[1:])).encode()
 
