@@ -58,11 +58,14 @@ def ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
     return all(index >= 0 for index in at) and all(a < b for a, b in pairwise(at))
 
 
-def check_contributors(sites: Iterable[str], own: SumRules) -> None:
-    """Refuse (39) where too few of these sites add more than zeros to a part: zeros hide nothing."""
+def check_contributors(sites: Iterable[str], own: SumRules, *, strangers: int = 0) -> None:
+    """Refuse (39) where too few of these sites add more than zeros to a part: zeros hide nothing.
+
+    ``strangers`` is how many of the sites may be in no sum with this one.
+    """
     present = frozenset(sites)
     for part, least in own.contributors:
-        found, needed = len(part & present), max(least, own.colluders + 2)
+        found, needed = len(part & present), max(least, own.colluders + 2) + strangers
         if 0 < found < needed:
             raise Refusal.TOO_FEW_CONTRIBUTORS.refuse(f"{found} of {needed}")
 

@@ -61,15 +61,17 @@ class AwaitAdvertDigests:
             raise Refusal.OWN_ADVERT.refuse()
         if len(names) < spec.threshold:
             raise Refusal.TOO_FEW_ADVERTS.refuse(f"{len(names)} of {spec.threshold}")
-        # No survivor set is smaller than the threshold, which is at least this site's own minimum (R9).
-        wanted = self.graph.holders(len(spec.cohort), spec.threshold, own.colluders, len(names))
+        # No survivor set is smaller than the threshold, which is at least this site's own minimum (R9). Sets
+        # are counted over the roster: a server may run cohorts of one exchange side by side.
+        enrolled = len(own.roster.sites)
+        wanted = self.graph.holders(enrolled, spec.threshold, own.colluders, len(names))
         others = [name for name in names if name != own.site]
         # Drawn only now: who could be drawn, and with which keys, is fixed and will be signed.
         holders = draw(others, wanted.count, own.entropy.below)
         choice = Choice.of(own.site, holders, wanted.threshold, names)
         choice = signed(choice, own.identity, labels.SIGN_CHOICE, spec.digest, listed.digest)
         dealer = Dealer(own, spec, self.secrets, listed.digest)
-        return AwaitNeighbourhood(dealer, listed, holders, wanted.threshold), choice.encode()
+        return AwaitNeighbourhood(dealer, self.advert, listed, holders, wanted.threshold), choice.encode()
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class AwaitNeighbourhood:
     """Own holders are drawn; their keys, and who drew this site, are expected."""
 
     dealer: Dealer
+    advert: Advert
     listed: AdvertDigests
     holders: frozenset[str]
     threshold: int
@@ -100,7 +103,7 @@ class AwaitNeighbourhood:
         if tuple(advert_digest(advert) for advert in message.adverts) != expected:
             raise Refusal.NEIGHBOURHOOD.refuse("adverts")
         check_adverts(message.adverts, own, spec.digest)
-        check_fresh(message.adverts)
+        check_fresh((self.advert, *message.adverts))
         peers = Peers(names, neighbours, self.holders, frozenset(dealers), self.threshold, sparse=True)
         dealt = dealer.deal(peers, {advert.site: advert for advert in message.adverts})
         state = AwaitNeighbourDeliveries(dealer, peers, dealt.own_share)

@@ -5,7 +5,7 @@ site draws ``k`` *holders* at random, after the advertised keys are fixed, share
 a threshold of its own, and masks towards them and towards every site that drew it (its *neighbours*). How
 many it needs it computes from the specification that it accepted and from what it tolerates itself.
 
-Let n sites be asked, c of them collude, and ``least`` be the fewest sites that a sum may have. Suppose the
+Let n sites be enrolled, c of them collude, and ``least`` be the fewest sites that a sum may have. Suppose the
 server unmasked a sum over a honest sites with a < least - c. Each of these must have tau of its k holders
 among the a - 1 others and the colluders: whoever else held a share and gave it out would be in the sum.
 Holders are drawn independently, so that the server finds such a set with a probability of at most
@@ -50,13 +50,22 @@ class SparseGraph:
 
     dropout_rate: float = DROPOUT_RATE
 
-    def holders(self, cohort: int, least: int, colluders: int, advertised: int) -> Holders:
-        """The fewest holders that a site of this cohort may have, with their threshold.
+    def holders(self, enrolled: int, least: int, colluders: int, advertised: int) -> Holders:
+        """The fewest holders that a site of this roster may have, with their threshold.
 
         ``least`` is the fewest survivors that a sum may have. Where nothing less will do, all other sites are
         holders, and the graph is complete.
         """
-        return _fewest(cohort, least, colluders, advertised, self.dropout_rate, SECURITY_BITS)
+        return _fewest(enrolled, least, colluders, advertised, self.dropout_rate, SECURITY_BITS)
+
+    def survives(self, holders: Holders, least: int, advertised: int) -> bool:
+        """Whether the dropouts that the study expects leave a site enough of its holders.
+
+        Everybody as a holder is taken as well: where nothing less hides a part, more silence costs the sum.
+        """
+        if holders == Holders(advertised - 1, least - 1):
+            return True
+        return log2_lost(advertised, self.dropout_rate, holders) <= math.log2(LOST_SUMS)
 
 
 def draw(others: Sequence[str], count: int, below: Callable[[int], int]) -> frozenset[str]:
@@ -86,25 +95,26 @@ def log2_tail(population: int, marked: int, drawn: int, least: int) -> float:
     return min(0.0, total - log2_choose(population, drawn) + _ROUNDING)
 
 
-def log2_part(cohort: int, colluders: int, advertised: int, holders: Holders, size: int) -> float:
+def log2_part(enrolled: int, colluders: int, advertised: int, holders: Holders, size: int) -> float:
     """log2 of the bound on a sum over exactly ``size`` honest sites; rounded up."""
     tail = log2_tail(advertised - 1, size - 1 + colluders, holders.count, holders.threshold)
-    return log2_choose(cohort - colluders, size) + size * tail + _ROUNDING
+    return log2_choose(enrolled - colluders, size) + size * tail + _ROUNDING
 
 
-def hides(cohort: int, colluders: int, advertised: int, holders: Holders, size: int, bits: float) -> bool:
+def hides(enrolled: int, colluders: int, advertised: int, holders: Holders, size: int, bits: float) -> bool:
     """Whether ``size`` honest sites and ``colluders`` are no sum of their own but with 2^-(bits + size).
 
-    Nor is any other set of as many sites in all, of which fewer collude: one colluder less changes the bound
-    by a factor that falls with the size, and is checked to begin below one half. Sets of ``colluders`` sites
+    Nor is any other set of as many sites in all, of which fewer collude: with h honest sites one colluder
+    less changes the bound by tail * (h + 1) / (size + 1), which falls with the size. Because C(h, size) is
+    at least (h / size)^size, it is below one half where this function says yes. Sets of ``colluders`` sites
     or fewer in all are covered with ``size`` 1, where the honest one is counted as if it could be any site.
     """
     tail = log2_tail(advertised - 1, size - 1 + colluders, holders.count, holders.threshold)
-    sets = math.log2(cohort) if size == 1 else log2_choose(cohort - colluders, size)
-    growth = math.log2((cohort - colluders + 1) / (size + 1)) + tail
-    return sets + size * tail + _ROUNDING <= -(bits + size) and growth <= -1
+    sets = math.log2(enrolled) if size == 1 else log2_choose(enrolled - colluders, size)
+    return sets + size * tail + _ROUNDING <= -(bits + size)
 
 
+@lru_cache(maxsize=1024)
 def log2_lost(advertised: int, dropout_rate: float, holders: Holders) -> float:
     """log2 of the bound on a sum that is lost because a site has too few holders left; rounded up."""
     others = advertised - 1
@@ -116,7 +126,7 @@ def log2_lost(advertised: int, dropout_rate: float, holders: Holders) -> float:
 
 @lru_cache(maxsize=256)
 def _fewest(
-    cohort: int, least: int, colluders: int, advertised: int, dropout_rate: float, bits: int
+    enrolled: int, least: int, colluders: int, advertised: int, dropout_rate: float, bits: int
 ) -> Holders:
     per_attempt = bits + math.log2(ATTEMPTS)
     sizes = list(range(1, least - colluders))
@@ -130,7 +140,7 @@ def _fewest(
             continue
         holders = Holders(count, threshold)
         for size in sizes:
-            if not hides(cohort, colluders, advertised, holders, size, per_attempt):
+            if not hides(enrolled, colluders, advertised, holders, size, per_attempt):
                 # What refused this many refuses one more first: nearly all are turned down at once.
                 sizes.remove(size)
                 sizes.insert(0, size)

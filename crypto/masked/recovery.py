@@ -11,7 +11,7 @@ Rabin and Ben-Or 1989, where information checking does it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -57,11 +57,24 @@ class Dealt:
         chosen = (self.choices or {}).items()
         return {name: frozenset(choice.names(advertised)) for name, choice in chosen}
 
-    def can_rebuild(self, dealer: str, left: Collection[str]) -> bool:
-        """Whether these are enough to rebuild a site's secrets; the complete graph counts them elsewhere."""
+    def recoverable(self, present: tuple[str, ...]) -> tuple[str, ...]:
+        """The most of these of whom each has enough holders among them; all, in the complete graph."""
         if self.choices is None:
-            return True
-        return len(self._holders[dealer].intersection(left)) >= self.choices[dealer].threshold
+            return present
+        left = set(present)
+        spare = {
+            dealer: len(self._holders[dealer] & left) - self.choices[dealer].threshold for dealer in present
+        }
+        lost = [dealer for dealer in present if spare[dealer] < 0]
+        while lost:
+            gone = lost.pop()
+            left.remove(gone)
+            for dealer in left:
+                if gone in self._holders[dealer]:
+                    spare[dealer] -= 1
+                    if spare[dealer] == -1:
+                        lost.append(dealer)
+        return tuple(site for site in present if site in left)
 
     def holds(self, holder: str, dealer: str) -> bool:
         """Whether one site holds shares of another's secrets, or of its own."""
@@ -115,8 +128,8 @@ def unmasking_streams(
     ``threshold`` is that of every dealer in the complete graph; in a sparse one each has its own.
 
     Raises:
-        RoundAborted: a site dealt shares that do not give its secret, or to holders of whom too few answered;
-            it is named.
+        RoundAborted: a site dealt shares that do not give its secret, or too few holders of one answered; the
+            dealer or the silent holders are named.
     """
     position = dealt.roster.position
 
@@ -124,10 +137,13 @@ def unmasking_streams(
         needed = threshold if dealt.choices is None else dealt.choices[name].threshold
         answered = [site for site in shares if name in shares[site]]
         if len(answered) < needed:
+            silent = [
+                site for site in (*survivors, *dropped) if dealt.holds(site, name) and site not in shares
+            ]
             raise RoundAborted(
-                f"only {len(answered)} of the sites that hold shares of site {name!r} answered, {needed} are "
-                "needed; the sum stays masked.",
-                remedy=_REMEDY,
+                f"{', '.join(sorted(silent, key=position))} returned no usable shares: of those of one site "
+                f"{len(answered)} are left, {needed} are needed; the sum stays masked.",
+                remedy="ask those sites; the updates of this sum are spent, the next round starts afresh",
             )
         # Its own share last: it is the only one that no signed digest vouches for.
         holders = sorted(answered, key=lambda site: (site == name, position(site)))[:needed]

@@ -24,6 +24,7 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked import masks
+from secfed.crypto.masked.graph import Holders, SparseGraph
 from secfed.crypto.masked.graph_messages import (
     AdvertDigests,
     Choice,
@@ -53,7 +54,7 @@ from secfed.errors import InconsistentView, RoundAborted, WrongState
 @dataclass
 class _Advertise:
     attempt: Attempt
-    sparse: bool
+    graph: SparseGraph | None
     stage: str = "advertise"
     adverts: dict[str, Advert] = field(default_factory=dict)
 
@@ -86,11 +87,11 @@ class _Advertise:
     def close(self) -> tuple[State, Mapping[str, Buffer]]:
         self.attempt.require(self.adverts, "advertised keys")
         names = self.attempt.in_order(self.adverts)
-        if self.sparse:
+        if self.graph is not None:
             listed = AdvertDigests(tuple(advert_digest(self.adverts[name]) for name in names))
             self.attempt.adverts_digest = listed.digest
             dealt = Dealt(self.attempt.roster, self.attempt.spec.digest, self.adverts, listed.digest)
-            return _Choose(self.attempt, dealt), dict.fromkeys(names, listed.encode())
+            return _Choose(self.attempt, dealt, self.graph), dict.fromkeys(names, listed.encode())
         message = Adverts(tuple(self.adverts[name] for name in names))
         encoded = message.encode()
         self.attempt.adverts_digest = message.digest
@@ -104,6 +105,7 @@ class _Choose:
 
     attempt: Attempt
     dealt: Dealt
+    graph: SparseGraph
     stage: str = "choose"
     choices: dict[str, Choice] = field(default_factory=dict)
 
@@ -112,8 +114,16 @@ class _Choose:
         if choice.site != site:
             raise InconsistentView(f"site {site!r} chose in another site's name")
         self.attempt.check_signed(site, choice, labels.SIGN_CHOICE, self.dealt.adverts_digest)
-        if not choice.names(self.attempt.in_order(self.dealt.adverts)):
+        holders = choice.names(self.attempt.in_order(self.dealt.adverts))
+        if not holders:
             raise InconsistentView(f"site {site!r} did not choose its holders among the other sites")
+        # A threshold that leaves no room for dropouts would lose the sum to the first of them, updates spent.
+        chosen, advertised = Holders(len(holders), choice.threshold), len(self.dealt.adverts)
+        if not self.graph.survives(chosen, self.attempt.spec.threshold, advertised):
+            raise InconsistentView(
+                f"site {site!r} wants {chosen.threshold} of its {chosen.count} holders: more than are left "
+                "with the dropouts that the study expects"
+            )
         self.choices[site] = choice
 
     def close(self) -> tuple[State, Mapping[str, Buffer]]:
@@ -156,9 +166,10 @@ class _Share:
         dealt.envelopes[site] = {envelope.recipient: envelope for envelope in every}
 
     def close(self) -> tuple[State, Mapping[str, Buffer]]:
-        envelopes = self.dealt.envelopes
-        self.attempt.require(envelopes, "shared secrets")
-        dealers = self.attempt.in_order(envelopes)
+        answered = self.attempt.in_order(self.dealt.envelopes)
+        self.attempt.require(self.dealt.envelopes, "shared secrets")
+        # Already now: honest sites would refuse (26), and be missing from the next attempt, too.
+        dealers = _recoverable(self.attempt, self.dealt, answered, self.attempt.in_order(self.dealt.adverts))
         requests = {name: self._deliveries(name, dealers).encode() for name in dealers}
         return _Confirm(self.attempt, self.dealt, dealers), requests
 
@@ -198,26 +209,41 @@ class _Confirm:
                 + "; nothing was revealed.",
                 remedy="one of the two does not follow the protocol; ask both",
             )
-        sharing = self._recoverable(answered)
-        self.attempt.require(dict.fromkeys(sharing), "confirmed their envelopes")
+        self.attempt.require(self.complaints, "confirmed their envelopes")
+        sharing = _recoverable(self.attempt, self.dealt, answered, self.dealers)
         encoded = SharingSet(sharing).encode()
         return Mask(self.attempt, self.dealt, sharing), dict.fromkeys(sharing, encoded)
 
-    def _recoverable(self, sharing: tuple[str, ...]) -> tuple[str, ...]:
-        """Without sites whose secrets too few are left to rebuild: they would refuse, and the sum be lost."""
-        kept = tuple(site for site in sharing if self.dealt.can_rebuild(site, sharing))
-        return kept if kept == sharing else self._recoverable(kept)
+
+def _recoverable(
+    attempt: Attempt, dealt: Dealt, answered: tuple[str, ...], asked: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Those of whose holders enough are left: others would refuse, or cost the sum.
+
+    Raises:
+        RoundAborted: they are fewer than the threshold. All that answered can take part in another attempt,
+            for which they draw among those that are left.
+    """
+    kept = dealt.recoverable(answered)
+    if len(kept) < attempt.spec.threshold:
+        silent = ", ".join(name for name in asked if name not in answered)
+        raise RoundAborted(
+            f"without {silent} only {len(kept)} sites have enough holders left, {attempt.spec.threshold} are "
+            "needed; nothing was revealed.",
+            remedy="ask those sites; if it happens often, set a higher protection.dropout_rate",
+        )
+    return kept
 
 
 class MaskedServer:
     """The aggregator's session for one attempt. Sans-I/O."""
 
     def __init__(
-        self, spec: Specification, roster: Roster, shape: VectorShape, *, sparse: bool = False
+        self, spec: Specification, roster: Roster, shape: VectorShape, *, graph: SparseGraph | None = None
     ) -> None:
         context = masks.MaskContext(spec.digest, spec.broadcast_digest, shape)
         self._attempt = Attempt(spec, roster, context, masks.Accumulator(shape))
-        self._state: State = _Advertise(self._attempt, sparse)
+        self._state: State = _Advertise(self._attempt, graph)
         self._asked: tuple[str, ...] = ()
         self._answered: set[str] = set()
         self.spent = False  # once true, the sites' updates are spent

@@ -264,7 +264,9 @@ class AwaitSurvivors:
             raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
         if len(survivors) < max(spec.threshold, own.limits.min_cohort):
             raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {spec.threshold}")
-        check_contributors(survivors, own)
+        # A sparse graph may have survivors that share no mask with this sum, which is over t sites at least.
+        strangers = len(survivors) - spec.threshold if self.peers.sparse else 0
+        check_contributors(survivors, own, strangers=strangers)
         parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
         view = View(own.site, own.identity.sign(labels.SIGN_VIEW, *parts))
         following = AwaitProvenUnmask if self.peers.sparse else AwaitUnmask

@@ -218,8 +218,8 @@ class Attempt:
             )
             for name in members
         }
-        sparse, shape = consortium.graph is not None, shape or consortium.shape
-        self.server = MaskedServer(spec, consortium.roster, shape, sparse=sparse)
+        shape = shape or consortium.shape
+        self.server = MaskedServer(spec, consortium.roster, shape, graph=consortium.graph)
         self.requests: dict[str, Buffer] = dict(self.server.begin())  # what the server wants to send next
         self.replies: list[tuple[str, str, bytes]] = []  # stage, site and bytes of what left a site
         self.refusals: dict[str, SecfedError] = {}

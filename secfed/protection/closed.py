@@ -91,7 +91,7 @@ class Closed(OpenedAtSites):
     def server(self, exchange: Exchange, spec: Specification, roster: Roster) -> MaskedServer:
         """The aggregator's half: what it unmasks is still closed."""
         shape = closed_shape(exchange.layout.shape)
-        return MaskedServer(spec, roster, shape, sparse=self.graph is not None)
+        return MaskedServer(spec, roster, shape, graph=self.graph)
 
     def relayed(self, spec: Specification, session: ServerSession, identity: Identity) -> ClosedSum:
         """See :class:`OpenedAtSites`."""

@@ -57,7 +57,7 @@ def _masked(settings: ProtectionSection) -> VectorSums:
     graph = settings.sparse_graph
     if graph is None:
         return MASKED
-    return VectorSums(TRAITS["masked"], partial(MaskedSite, graph=graph), partial(MaskedServer, sparse=True))
+    return VectorSums(TRAITS["masked"], partial(MaskedSite, graph=graph), partial(MaskedServer, graph=graph))
 
 
 def make_protection(

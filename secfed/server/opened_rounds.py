@@ -110,7 +110,8 @@ class OpenedRounds(StudyRun):
             keyed = self.share_keys(members)
             ready = self.train(number, index, exchange, keyed)
             parts = algorithm.contributors(number, exchange)
-            check_contributors(number, exchange, parts, ready)
+            strangers = self.rules.of_exchange(algorithm, number, exchange).strangers(len(ready))
+            check_contributors(number, exchange, parts, ready, strangers)
             summed, faults = self.sum_up(number, index, exchange, ready)
             # Before it is stored: every site would refuse it, now and whenever it catches up.
             check_contributors(number, exchange, parts, summed.result.survivors)

@@ -59,6 +59,7 @@ class Rules:
     colluders: int | None = None  # sites that may not follow the protocol; None for the default of the roster
     max_dropouts: int | None = None  # sites of an exchange that may be missing; None for any number
     named: tuple[SiteId, ...] | None = None  # all sites of the study; None for those that are asked
+    sparse: bool = False  # masks on a sparse graph
 
     @classmethod
     def of(
@@ -83,6 +84,7 @@ class Rules:
             colluders=section.colluders_for(members),
             max_dropouts=section.max_dropouts,
             named=named,
+            sparse=section.graph == "sparse",
         )
 
     def of_exchange(self, algorithm: Algorithm, number: int, exchange: Exchange) -> Rules:
@@ -91,6 +93,10 @@ class Rules:
             return self
         least = len(algorithm.members(number, exchange, self.named or self.asked)) - self.max_dropouts
         return replace(self, threshold=lambda cohort: max(self.threshold(cohort), least))
+
+    def strangers(self, present: int) -> int:
+        """How many of these sites may share no mask with the sum that is unmasked."""
+        return max(0, present - self.threshold(present)) if self.sparse else 0
 
     @property
     def tolerated(self) -> int:
@@ -143,7 +149,8 @@ def run_round(
         members = algorithm.members(number, exchange, rules.asked)
         own = rules.of_exchange(algorithm, number, exchange)
         ready = train(number, index, exchange, state, members, own, ask)
-        check_contributors(number, exchange, algorithm.contributors(number, exchange), ready)
+        parts = algorithm.contributors(number, exchange)
+        check_contributors(number, exchange, parts, ready, own.strangers(len(ready)))
         summed = sum_securely(number, index, exchange, state, ready, own, ask)
         record(summed)
         server.absorb(number, exchange, summed.totals)
@@ -171,19 +178,25 @@ def train(
 
 
 def check_contributors(
-    number: int, exchange: Exchange, parts: Sequence[tuple[Collection[SiteId], int]], ready: Sequence[SiteId]
+    number: int,
+    exchange: Exchange,
+    parts: Sequence[tuple[Collection[SiteId], int]],
+    ready: Sequence[SiteId],
+    strangers: int = 0,
 ) -> None:
     """Give up, before anything is asked, a sum to a part of which too few sites would add more than zeros.
 
-    Sites refuse it as well (refusal 39); this says why once, and costs no attempt.
+    Sites refuse it as well (refusal 39); this says why once, and costs no attempt. In a sparse graph each
+    site that may be a stranger to the sum is one more that has to add to the part.
     """
     for part, least in parts:
-        found = len(set(part) & set(ready))
-        if 0 < found < least:
+        found, needed = len(set(part) & set(ready)), least + strangers
+        if 0 < found < needed:
             raise RoundAborted(
                 f"round {number}, exchange {exchange.name!r}: of the sites that can add more than zeros to a "
-                f"part of the sum {found} can take part, {least} are needed; nothing was revealed.",
-                remedy="wait for more sites, or enrol more so that dropouts leave enough of every group",
+                f"part of the sum {found} can take part, {needed} are needed; nothing was revealed.",
+                remedy="wait for more sites, or enrol more so that dropouts leave enough of every group"
+                + (', or set protection.graph = "complete"' if strangers else ""),
             )
 
 

@@ -73,7 +73,7 @@ STUDY_SECRETS: Final = ("study-key", "seal-key", "uploaded", "taking", "replica"
 _LOCAL_DRAWS: Final = "local-draws"
 _WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
 _STOPPED: Final = "stopped"
-_MAX_STEPS: Final = 16  # a site gets seven messages in an attempt; a server must not fill the disk
+_MAX_STEPS: Final = 16  # a site gets eight messages in an attempt; a server must not fill the disk
 
 # The disk or the line failed, not the request: asked again, it may succeed.
 _PASSING = (ConfigError, TranscriptError, LinkError)

@@ -83,6 +83,50 @@ def test_where_nothing_less_will_do_everybody_is_a_holder(sites: int, advertised
     assert wanted.threshold > colluders
 
 
+@pytest.mark.parametrize(
+    ("asked", "rate", "count", "threshold"),
+    [
+        ((100, 67, 10, 95), 0.1, 44, 34),
+        ((50, 34, 2, 47), 0.02, 12, 11),
+        ((80, 54, 0, 80), 0.15, 45, 33),
+        ((100, 67, 33, 99), 0.02, 30, 28),  # here single sites decide, of which any of the 100 may be one
+        ((100, 67, 33, 95), 0.0, 26, 26),
+    ],
+)
+def test_how_many_holders_at_the_edge_of_what_is_allowed(
+    asked: tuple[int, int, int, int], rate: float, count: int, threshold: int
+) -> None:
+    """With one term of the bound left out there would be fewer."""
+    assert SparseGraph(rate).holders(*asked) == Holders(count, threshold)
+
+
+@pytest.mark.parametrize(("sites", "advertised"), CASES)
+def test_a_bound_that_holds_holds_for_fewer_colluders(sites: int, advertised: int) -> None:
+    """Of the same number of sites in all: one colluder less at least halves the bound."""
+    colluders, least = thresholds.default_colluders(sites), thresholds.default_threshold(sites)
+    wanted = SparseGraph(0.1).holders(sites, least, colluders, advertised)
+    for size in range(1, least - colluders):
+        chance = tail(advertised - 1, size - 1 + colluders, wanted.count, wanted.threshold)
+        assert chance * Fraction(sites - colluders + 1, size + 1) <= Fraction(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("holders", "rate", "lives"),
+    [
+        (Holders(3, 2), 0.1, True),
+        (Holders(3, 3), 0.1, False),
+        (Holders(8, 8), 0.1, False),
+        (Holders(8, 5), 0.5, True),  # all others, as many as a sum needs: what sites fall back to
+        (Holders(8, 6), 0.5, False),
+        (Holders(7, 5), 0.5, False),
+    ],
+)
+def test_a_threshold_leaves_room_for_the_dropouts_that_the_study_expects(
+    holders: Holders, rate: float, lives: bool
+) -> None:
+    assert SparseGraph(rate).survives(holders, 6, 9) == lives
+
+
 def test_a_site_that_insists_on_more_gets_more() -> None:
     """More colluders, or more sites that may drop, take more holders; a larger share of them rebuilds."""
     usual = SparseGraph(0.1).holders(200, 134, 30, 200)

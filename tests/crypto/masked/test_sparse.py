@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -14,7 +14,7 @@ from secfed.crypto import labels, shamir
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.choosing import AwaitNeighbourhood
-from secfed.crypto.masked.graph import ATTEMPTS, Holders, SparseGraph
+from secfed.crypto.masked.graph import ATTEMPTS, SparseGraph
 from secfed.crypto.masked.graph_messages import (
     AdvertDigests,
     Choice,
@@ -41,36 +41,11 @@ from secfed.crypto.messages import (
 )
 from secfed.crypto.refusals import Refusal
 from secfed.errors import InconsistentView, RoundAborted, SecfedError
+from tests.crypto.masked.sparse_case import SITE, Few, attempt_of, peers_of, refused_by_a_copy, sparse
 from tests.ring import as_integers
-from tests.simulator import Attempt, Consortium, SeededEntropy, provokes
+from tests.simulator import Attempt, Consortium, provokes
 
-SITE = "hospital-0"
 STAGES = ("advertise", "choose", "share", "confirm", "mask", "consistency", "unmask", "result")
-
-
-@dataclass(frozen=True)
-class Few(SparseGraph):
-    """Too few holders to be safe, so that few sites are enough to have strangers among them."""
-
-    count: int = 3
-    threshold: int = 2
-
-    def holders(self, cohort: int, least: int, colluders: int, advertised: int) -> Holders:
-        return Holders(self.count, self.threshold)
-
-
-def sparse(sites: int = 9, *, graph: SparseGraph | None = None, threshold: int = 6) -> Consortium:
-    return Consortium(sites, graph=Few() if graph is None else graph, threshold=threshold)
-
-
-def attempt_of(consortium: Consortium, draw: str = "a", **options: Any) -> Attempt:
-    """An attempt whose graph depends on ``draw`` only."""
-    entropies = {name: {"entropy": SeededEntropy(draw, name)} for name in consortium.names}
-    return consortium.attempt(contributions=entropies, **options)
-
-
-def peers_of(attempt: Attempt, site: str = SITE) -> Any:
-    return next(s.peers for s in attempt.states[site] if hasattr(s, "peers"))
 
 
 # Sums
@@ -148,7 +123,7 @@ def test_a_choice_counts_for_one_advertised_set_only() -> None:
     for spec, listed in ((bytes(32), state.listed.digest), (attempt.spec.digest, bytes(32))):
         forged = replace(request.choices[0], signature=chooser.sign(labels.SIGN_CHOICE, spec, listed, body))
         message = replace(request, choices=(forged, *request.choices[1:]))
-        _refused_by_a_copy(attempt, SITE, message.encode(), Refusal.CHOICE_SIGNATURE)
+        refused_by_a_copy(attempt, SITE, message.encode(), Refusal.CHOICE_SIGNATURE)
 
 
 def test_fewer_holders_than_the_threshold_learn_nothing_and_that_many_rebuild() -> None:
@@ -178,14 +153,6 @@ def test_a_site_answers_for_its_dealers_only_and_once() -> None:
 
 
 # A server that does not follow the protocol
-
-
-def _refused_by_a_copy(attempt: Attempt, site: str, message: Buffer, refusal: Refusal) -> None:
-    """As ``Attempt.refused``, and the session can be tried once more."""
-    session = attempt.sites[site]
-    state = session.state
-    attempt.refused(site, message, refusal)
-    session.state = state
 
 
 @provokes(Refusal.TOO_MANY_ATTEMPTS)
@@ -222,7 +189,7 @@ def test_a_false_list_of_who_advertised() -> None:
         "own": Refusal.OWN_ADVERT,
         "few": Refusal.TOO_FEW_ADVERTS,
     }.items():
-        _refused_by_a_copy(attempt, SITE, forged[name].encode(), refusal)
+        refused_by_a_copy(attempt, SITE, forged[name].encode(), refusal)
 
 
 def test_sites_with_different_lists_take_no_choice_of_each_other() -> None:
@@ -249,7 +216,7 @@ def test_a_choice_that_its_site_did_not_sign() -> None:
     request = Neighbourhood.decode(attempt.requests[SITE])
     first, *others = request.choices
     forged = replace(first, threshold=first.threshold + 1)
-    _refused_by_a_copy(
+    refused_by_a_copy(
         attempt, SITE, replace(request, choices=(forged, *others)).encode(), Refusal.CHOICE_SIGNATURE
     )
 
@@ -294,7 +261,7 @@ def test_a_forged_neighbourhood() -> None:
         replace(honest, choices=(resigned(holders=choices[0].holders + b"\0"), *choices[1:])),
         replace(honest, choices=(resigned(holders=b"\x01\xf0", threshold=1), *choices[1:])),
     ):
-        _refused_by_a_copy(attempt, SITE, forged.encode(), Refusal.NEIGHBOURHOOD)
+        refused_by_a_copy(attempt, SITE, forged.encode(), Refusal.NEIGHBOURHOOD)
     attempt.run()
 
 
@@ -337,7 +304,7 @@ def test_envelopes_that_are_not_for_this_site_or_not_signed() -> None:
             Refusal.ENVELOPE_SIGNATURE,
         ),
     ):
-        _refused_by_a_copy(attempt, SITE, forged.encode(), refusal)
+        refused_by_a_copy(attempt, SITE, forged.encode(), refusal)
 
 
 def test_too_few_of_its_own_holders() -> None:
@@ -345,7 +312,7 @@ def test_too_few_of_its_own_holders() -> None:
     holders = peers_of(attempt).holders
     left = tuple(n for n in attempt.consortium.names if n not in sorted(holders)[:2])
     assert len(left) >= attempt.spec.threshold
-    _refused_by_a_copy(attempt, SITE, SharingSet(left).encode(), Refusal.TOO_FEW_SHARING)
+    refused_by_a_copy(attempt, SITE, SharingSet(left).encode(), Refusal.TOO_FEW_SHARING)
 
 
 def test_an_honest_server_leaves_out_whom_too_few_could_open() -> None:
@@ -414,7 +381,7 @@ def test_a_victim_without_neighbours_is_not_unmasked(monkeypatch: pytest.MonkeyP
         without = tuple(proof for proof in mine if proof.site != LONELY)
         for shown in (mine, without):
             request = ProvenUnmaskRequest((), views, shown)
-            _refused_by_a_copy(attempt, holder, request.encode(), Refusal.UPLOAD_UNPROVEN)
+            refused_by_a_copy(attempt, holder, request.encode(), Refusal.UPLOAD_UNPROVEN)
     # And it is the proof that stands between: with it out of the way the victim's own shares leave.
     monkeypatch.setattr("secfed.crypto.masked.states.verify", lambda *_args, **_kwargs: None)
     mine = tuple(proofs[n] for n in sharing if n in peers_of(attempt, holders[0]).dealers)
