@@ -68,7 +68,10 @@ PRIVACY = {
 }
 
 
-PROTECTION = {"sparse": 'name = "masked"\ngraph = "sparse"'}
+PROTECTION = {
+    "sparse": 'name = "masked"\ngraph = "sparse"',
+    "closed": 'name = "masked"\nreveal = "sites"',
+}
 
 
 class Killed(BaseException):
