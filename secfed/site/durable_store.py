@@ -8,7 +8,7 @@ inputs and arrives at the same state (:meth:`secfed.site.session.Site.resume`).
                             exchange's work (steps, noise, rounding). Written before the ledger is paid
     keep      contribution  what the program contributed. Written before any attempt
               program-*     what the program needs for later exchanges; written with the contribution
-    open      attempt-*     32 secret bytes: all randomness of one attempt
+    open      attempt-*     exchange, and 32 secret bytes: all randomness of one attempt
     answer    (the same)    each of its messages with the answer, in one record, before the answer leaves
     site_seed local-draws   32 secret bytes: batch order, dropout, augmentation; until the study is over
     answer    answer        the last answer outside an attempt, before it leaves. Whatever it was: the same
