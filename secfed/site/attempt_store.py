@@ -26,9 +26,11 @@ class AttemptStore:
 
     Attributes:
         files: where protections keep secrets of the whole study; None without a disk.
+        is_behind: whether a message was handled whose answer could not be kept: :meth:`rebuild` comes first.
     """
 
     files: SignedFiles | None = None
+    is_behind = False
 
     def __init__(self, journal: Journal, study: str) -> None:
         self._journal, self._study = journal, study

@@ -18,6 +18,7 @@ from secfed.wire.layout import Summands
 HEADER_BYTES: Final = 4 + 2 + 32  # round, exchange index, broadcast digest
 REPLIED: Final = b"\0"
 REFUSED: Final = b"\1"
+LAST: Final = b"\2"  # the exchange is over; before the reply stands its header
 _TEXT_BYTES: Final = 4096
 
 
@@ -56,9 +57,17 @@ def given_back(outcome: Buffer, content: Buffer) -> Buffer:
     """An answer as it was given: the reply, or the refusal."""
     if bytes(outcome) == REPLIED:
         return content
+    if bytes(outcome) == LAST:
+        return memoryview(content)[HEADER_BYTES:]
     kind, message, remedy = Reader(content).many(3, lambda reader: reader.text(4 * _TEXT_BYTES))
     found: Mapping[str, Any] = vars(errors)
     raise found.get(kind, errors.ProtocolError)(message, remedy=remedy)
+
+
+def parted(record: memoryview) -> tuple[memoryview, memoryview]:
+    """A message of an attempt, and its answer."""
+    at = 8 + int.from_bytes(record[:8], "big")
+    return record[8:at], record[at:]
 
 
 def attempt_file(attempt: int) -> str:

@@ -8,7 +8,7 @@ inputs and arrives at the same state (:meth:`secfed.site.session.Site.resume`).
                             exchange's work (steps, noise, rounding). Written before the ledger is paid
     keep      contribution  what the program contributed. Written before any attempt
               program-*     what the program needs for later exchanges; written with the contribution
-    open      attempt-*     32 secret bytes: all randomness of one attempt
+    open      attempt-*     exchange, and 32 secret bytes: all randomness of one attempt
     answer    (the same)    each of its messages with the answer, in one record, before the answer leaves
     site_seed local-draws   32 secret bytes: batch order, dropout, augmentation; until the study is over
     answer    answer        the last answer outside an attempt, before it leaves. Whatever it was: the same
@@ -50,6 +50,7 @@ from secfed.errors import ConfigError, InconsistentView, LinkError, Replay, Secf
 from secfed.site.attempt_store import AttemptStore, Place
 from secfed.site.attempt_work import (
     HEADER_BYTES,
+    LAST,
     REFUSED,
     REPLIED,
     Work,
@@ -58,6 +59,7 @@ from secfed.site.attempt_work import (
     encode_summands,
     given_back,
     header_of,
+    parted,
     program_file,
     refusal_of,
 )
@@ -107,7 +109,7 @@ class DurableStore(AttemptStore):
         self._redoes = False  # whether the frame that is being handled gets the same answer from what is kept
         self._contribution = b""
         self._over = self._replaying = False
-        if self._work is None:
+        if self._work is None or (answer is not None and self._is_last(*answer[1:])):
             self._clear()  # what a crash cut off
 
     # --- local work -----------------------------------------------------------------------------------
@@ -233,9 +235,14 @@ class DurableStore(AttemptStore):
         """
         log = self._logs.get(attempt) or SignedLog(self.files, attempt_file(attempt))
         self._logs[attempt], found = log, log.records()
-        seed = bytes(found[0]) if found else secrets.token_bytes(SEED_BYTES)
+        header = header_of(self._required)
+        if found and bytes(found[0][:HEADER_BYTES]) != header:
+            raise self.files.changed(attempt_file(attempt))
+        if len(found) > 1 and not self._replaying:
+            raise Replay(f"attempt {attempt} was answered")
+        seed = bytes(found[0][HEADER_BYTES:]) if found else secrets.token_bytes(SEED_BYTES)
         if not found:
-            log.append(seed)
+            log.append(header, seed)
         failpoint("site: after attempt opened")
         parts = self._study.encode(), self._contribution, attempt.to_bytes(4, "big"), seed
         self._bindings[attempt], self._steps[attempt] = digest(labels.ATTEMPT_BINDING, *parts), 0
@@ -284,51 +291,54 @@ class DurableStore(AttemptStore):
         if self._asked == asked and (kept := self._last_answer()) is not None:
             return given_back(*kept)
         self._noting, self._redoes = None, False
+        self.is_behind = True
         try:
             reply = handle(frame)
         except _PASSING:
             raise
         except SecfedError as error:
-            self._store(asked, error)
+            self._store(asked, REFUSED, refusal_of(error))
+            self.is_behind = False
             raise
         failpoint("site: before answer noted")
         self._keep_answer(asked, frame, reply)
+        self.is_behind = False
         failpoint("site: after answer noted")
         if self._over:
-            self._clear()  # brings the answer's name to the disk, with the position's
+            self._clear()
         return reply
 
     def _keep_answer(self, asked: bytes, frame: Buffer, reply: Buffer) -> None:
         """Bring it to the disk, where it cannot be made again from what is there."""
         log = self._noting
         if self._over:
-            self._store(asked, reply, named=False)
+            self._store(asked, LAST, header_of(self._required), reply)
         elif log is not None:
             log.append(memoryview(frame).nbytes.to_bytes(8, "big"), frame, reply)
             self._asked, self._answered_in = asked, log
         elif self._redoes:
             self._asked = None  # work that is kept is not done again, and "ready" is all there is to say
         else:
-            self._store(asked, reply)
+            self._store(asked, REPLIED, reply)
 
     def _last_answer(self) -> tuple[Buffer, Buffer] | None:
         """Outcome and content of the last answer that was kept."""
         if self._answered_in is not None:
-            return REPLIED, _parted(self._answered_in.records()[-1])[1]
+            return REPLIED, parted(self._answered_in.records()[-1])[1]
         kept = self.files.read(_ANSWER, 32, 1)
         return None if kept is None else (kept[1], kept[2])
 
     def rebuild(self, handle: Callable[[Buffer], Buffer], current: Callable[[], int]) -> None:
         """Handle the messages on the disk once more."""
         answered: set[int] = set()
-        self._replaying = True
+        self._replaying, self._over = True, False
         try:
             for name in self.files.names():
                 if (attempt := attempt_of(name)) is None or name != attempt_file(attempt):
                     continue
                 log = self._logs[attempt] = SignedLog(self.files, name)
                 for record in log.records()[1:]:
-                    frame, _ = _parted(record)
+                    frame, _ = parted(record)
                     answered.add(attempt)
                     try:
                         handle(frame)
@@ -341,8 +351,7 @@ class DurableStore(AttemptStore):
             self._replaying = False
         # One whose first message was not answered is opened again when that message comes again.
         self.drop(lambda attempt: attempt < current() or (attempt != current() and attempt in answered))
-        if self._over:
-            self._clear()
+        self.is_behind = False
 
     def finish(self, here: Place) -> None:
         """Clear after the answer that is being made is on the disk."""
@@ -354,12 +363,14 @@ class DurableStore(AttemptStore):
         self.files.erase(_ANSWER, _LOCAL_DRAWS, *STUDY_SECRETS, *self._program_files())
         self._asked = None
 
-    def _store(self, asked: bytes, outcome: Buffer | SecfedError, *, named: bool = True) -> None:
-        if isinstance(outcome, SecfedError):
-            self.files.write(_ANSWER, asked, REFUSED, refusal_of(outcome), named=named)
-        else:
-            self.files.write(_ANSWER, asked, REPLIED, outcome, named=named)
+    def _store(self, asked: bytes, outcome: bytes, *content: Buffer) -> None:
+        self.files.write(_ANSWER, asked, outcome, b"".join(content))
         self._asked, self._answered_in = asked, None
+
+    def _is_last(self, outcome: Buffer, content: Buffer) -> bool:
+        """Whether this is the answer that ended the exchange whose work is here."""
+        header = bytes(memoryview(content)[:HEADER_BYTES])
+        return bytes(outcome) == LAST and self._work is not None and header == header_of(self._work)
 
     def _clear(self) -> None:
         """Destroy what belongs to the exchange so far. Cut off anywhere, it can be done again."""
@@ -384,9 +395,3 @@ class DurableStore(AttemptStore):
         reader = Reader(found[0])
         work = Work(reader.uint(4), reader.uint(2), reader.fixed(32), bytes(found[1]))
         return None if work.here <= self.position else work
-
-
-def _parted(record: memoryview) -> tuple[memoryview, memoryview]:
-    """A message of an attempt, and its answer."""
-    at = 8 + int.from_bytes(record[:8], "big")
-    return record[8:at], record[at:]

@@ -15,7 +15,7 @@ _ONCE = {
     RELEASED: ("round", "exchange", "attempt"),
     SUMMED: ("round", "exchange", "attempt"),
     FOLLOWED: ("round", "exchange", "attempt"),
-    COMPLAINED: ("round", "exchange", "attempt"),
+    COMPLAINED: ("round", "exchange", "attempt", "of"),
     REFUSED: ("round", "exchange"),
     SETTINGS: (),
     MODEL: ("sha256",),
@@ -47,4 +47,5 @@ class IdempotentLog:
 
 
 def _place(kind: str, body: Mapping[str, object]) -> tuple[object, ...]:
-    return kind, *(body.get(name) for name in _ONCE[kind])
+    found = (body.get(name) for name in _ONCE[kind])
+    return kind, *(tuple(value) if isinstance(value, list) else value for value in found)

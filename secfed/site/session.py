@@ -76,6 +76,10 @@ class Site:
     def resume(self) -> None:
         """Go on where a crash or a restart interrupted this site: read its memory again."""
         self._local.resume()
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._attempt, self._session = -1, None
         if self._local.pending is not None:
             self._store.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
 
@@ -92,6 +96,8 @@ class Site:
         Raises:
             SecfedError: the frame is refused; the study can go on with the next exchange.
         """
+        if self._store.is_behind:
+            self._rebuild()
         return self._store.answer(frame, self._answer)
 
     def _answer(self, frame: Buffer) -> Buffer:

@@ -40,14 +40,11 @@ def write_durably(path: Path, data: Buffer) -> None:
         sync_folder(path.parent)
 
 
-def write_shared(
-    path: Path, *parts: Buffer, mode: int = 0o600, synced: bool = True, named: bool = True
-) -> None:
+def write_shared(path: Path, *parts: Buffer, mode: int = 0o600, synced: bool = True) -> None:
     """As :func:`write_durably`, beside others who write the same file.
 
     Args:
         synced: wait for the disk; without it what a crash of the machine leaves behind is not known.
-        named: wait for the name, too; without it a crash of the machine may leave the older file.
 
     Raises:
         ConfigError: it cannot be written; an existing file is unchanged.
@@ -55,7 +52,7 @@ def write_shared(
     with unwritable_errors(path):
         with hidden_beside(path, *parts, mode=mode, synced=synced) as hidden:
             os.replace(hidden, path)
-        if synced and named:
+        if synced:
             sync_folder(path.parent)
 
 

@@ -31,18 +31,15 @@ class SignedFiles:
             for left in folder.glob(".*.part"):  # of a write or an erasure that was cut off
                 _overwrite(left)
                 left.unlink()
+            sync_folder(folder)  # a name that is seen here may be one that nobody waited for
 
-    def write(self, name: str, *parts: Buffer, named: bool = True) -> None:
-        """Write a file, or replace it; it is on the disk when this returns.
+    def write(self, name: str, *parts: Buffer) -> None:
+        """Write a file, or replace it; it is on the disk, and its name too, when this returns."""
+        self.put(name, *parts, self.signature(name, *parts))
 
-        Args:
-            named: its name, too; without it the next file that is written or erased brings it there.
-        """
-        self.put(name, *parts, self.signature(name, *parts), named=named)
-
-    def put(self, name: str, *parts: Buffer, named: bool = True) -> None:
+    def put(self, name: str, *parts: Buffer) -> None:
         """As :meth:`write`, of parts that hold their own signature."""
-        write_shared(self.folder / name, *parts, named=named)
+        write_shared(self.folder / name, *parts)
 
     def signature(self, name: str, *parts: Buffer) -> bytes:
         """This site's signature over a file of that name: 64 bytes."""
@@ -58,10 +55,14 @@ class SignedFiles:
             public, context = self._identity.public_bytes, self._context(name)
             verify(public, signature, labels.SIGN_SITE_FILE, *context, *parts, who="site")
         except BadSignature:
-            raise TranscriptError(
-                f"{self.folder / name}: was changed, or belongs to another study or site",
-                remedy="find out who did it; then remove the study's folder: its running exchange is lost",
-            ) from None
+            raise self.changed(name) from None
+
+    def changed(self, name: str) -> TranscriptError:
+        """The error for a file that is not what this site wrote."""
+        return TranscriptError(
+            f"{self.folder / name}: was changed, or belongs to another study or site",
+            remedy="find out who did it; then remove the study's folder: its running exchange is lost",
+        )
 
     def read(self, name: str, *sizes_bytes: int) -> tuple[memoryview, ...] | None:
         """The parts of a file; None if there is no such file.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from secfed.errors import TranscriptError
-from secfed.records.transcript import REFUSED, RELEASED
+from secfed.records.transcript import COMPLAINED, REFUSED, RELEASED
 from secfed.site.idempotent_log import IdempotentLog
 
 SUM = {"round": 1, "exchange": "update", "attempt": 0}
@@ -42,3 +42,13 @@ def test_an_entry_that_could_not_be_written_is_written_the_next_time(
     assert log.append(kind, body) == 1
     assert log.append(kind, body) is None
     assert (disk.entries, told) == ([(kind, body)], [kind])
+
+
+def test_another_complaint_in_the_place_of_one_that_did_not_leave_is_written_too() -> None:
+    """Otherwise the transcript accuses another site than the complaint that left."""
+    disk = Disk()
+    disk.full = False
+    log = IdempotentLog(disk, ())
+    for accused in ("hospital-1", "hospital-3", "hospital-1"):
+        log.append(COMPLAINED, {**SUM, "of": [accused]})
+    assert [body["of"] for _, body in disk.entries] == [["hospital-1"], ["hospital-3"]]

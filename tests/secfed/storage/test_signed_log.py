@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from secfed.storage.signed_files import SignedFiles
 from secfed.storage.signed_log import SignedLog
 
 NAME = "attempt-0000000000"
+SECTOR_BYTES = 512
 CONTENTS = [b"seed", b"a message and its answer", b"another one"]
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names of open files")
 
 
 @pytest.fixture
@@ -101,3 +105,100 @@ def test_after_a_write_that_failed_the_records_before_it_are_there(
             log.append(b"lost, and longer than what comes then")
     log.append(b"kept")
     assert contents(files) == [*CONTENTS, b"kept"]
+
+
+@pytest.mark.parametrize("shift", [0, 180, 285, 300])
+def test_a_last_record_with_sectors_that_were_never_written_is_not_there(
+    shift: int, files: SignedFiles, path: Path
+) -> None:
+    """However its parts lie in sectors: among others its size across two of them."""
+    path.unlink()
+    log = SignedLog(files, NAME)
+    for content in (CONTENTS[0], bytes([7]) * shift, bytes([7]) * 2000):
+        log.append(content)
+    data, begin = path.read_bytes(), _end_of(1) + 73 + shift
+    for sector in range(begin // SECTOR_BYTES, (len(data) - 1) // SECTOR_BYTES):
+        first, behind = max(begin, sector * SECTOR_BYTES), (sector + 1) * SECTOR_BYTES
+        if not any(data[first:behind]):
+            continue
+        path.write_bytes(data[:first] + bytes(behind - first) + data[behind:])
+        assert len(contents(files)) == 2, sector
+    path.write_bytes(data)
+    SignedLog(files, NAME).append(b"after it")
+    whole = path.read_bytes()
+    lost = (begin // SECTOR_BYTES + 1) * SECTOR_BYTES
+    path.write_bytes(whole[:lost] + bytes(SECTOR_BYTES) + whole[lost + SECTOR_BYTES :])
+    with pytest.raises(TranscriptError):  # not the last: it was there
+        contents(files)
+
+
+def test_a_first_record_is_never_torn(files: SignedFiles) -> None:
+    """It was whole before it had its name: zeros in it are somebody's work."""
+    SignedLog(files, NAME).append(bytes([7]) * 2000)
+    path = files.folder / NAME
+    data = path.read_bytes()
+    path.write_bytes(data[:SECTOR_BYTES] + bytes(SECTOR_BYTES) + data[2 * SECTOR_BYTES :])
+    with pytest.raises(TranscriptError):
+        contents(files)
+
+
+def _calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes]]:
+    """Each write and each wait, with what the file held then."""
+    found: list[tuple[str, bytes]] = []
+
+    def spy(call: str) -> Callable[..., object]:
+        real = getattr(os, call)
+
+        def called(descriptor: int, *rest: object) -> object:
+            name = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            got = real(descriptor, *rest)
+            found.append((call, name.read_bytes() if name.is_file() else b"the folder"))
+            return got
+
+        return called
+
+    for call in ("write", "fsync"):
+        monkeypatch.setattr(os, call, spy(call))
+    return found
+
+
+@needs_proc
+def test_what_is_waited_for_is_the_whole_record(
+    files: SignedFiles, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, calls = SignedLog(files, NAME), _calls(monkeypatch)
+    log.append(b"more")
+    assert calls[-1] == ("fsync", path.read_bytes())
+
+
+@needs_proc
+def test_a_record_that_nobody_may_have_waited_for_is_written_again_before_it_is_read(
+    files: SignedFiles, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process was killed before it waited, or the wait failed."""
+    data, calls = path.read_bytes(), _calls(monkeypatch)
+    SignedFiles(files.folder, Identity.generate("hospital-1"), "tiny")
+    assert calls == [("fsync", b"the folder")]  # of a name, too
+    SignedLog(files, NAME)
+    assert calls[1:] == [("write", data), ("fsync", data)]
+
+
+def test_a_file_that_became_shorter_gets_no_more_records(files: SignedFiles, path: Path) -> None:
+    log = SignedLog(files, NAME)
+    path.write_bytes(path.read_bytes()[: _end_of(2)])
+    with pytest.raises(TranscriptError, match=NAME):
+        log.append(b"behind a hole")
+    with pytest.raises(TranscriptError, match=NAME):
+        log.records()
+
+
+def test_records_of_two_versions_of_a_file_are_not_mixed(files: SignedFiles, path: Path) -> None:
+    older = path.read_bytes()
+    path.unlink()
+    log = SignedLog(files, NAME)
+    for content in CONTENTS:
+        log.append(bytes(reversed(content)))
+    first, second = _end_of(1), _end_of(2)
+    path.write_bytes(older[:first] + path.read_bytes()[first:second] + older[second:])
+    with pytest.raises(TranscriptError):
+        contents(files)
