@@ -38,9 +38,6 @@ ROWS: Final = (
     *((sites, "inline", HUGE) for sites in (10, 30)),
 )
 QUICK_ROWS: Final = ((10, "inline", SMALL), (10, "processes", SMALL), (120, "inline", SMALL))
-_ENOUGH: Final = 7  # rows with CPU seconds: fewer do not tell the terms of the model apart
-# Sites that a round asks, and parameters: too much for the table above.
-BEYOND: Final = ((100, 10**6), (100, 10**7), (300, 10**5), (1000, 10**5), (1000, 10**6))
 
 
 def measure(sites: int, engine: str, rounds: int, hidden: list[int]) -> dict[str, Any]:
@@ -96,26 +93,6 @@ def _parameters(*widths: int) -> int:
     return sum((before + 1) * after for before, after in pairwise(widths))
 
 
-def _terms(asked: int, parameters: float) -> list[float]:
-    """Work at each site, and with each of its peers; each of which has a part that grows with the model."""
-    return [asked, asked * parameters, asked**2, asked**2 * parameters]
-
-
-def modelled(rows: list[dict[str, Any]]) -> list[tuple[int, int, float]]:
-    """Seconds of one processor that a round takes, for larger cohorts and models than were measured."""
-    from scipy.optimize import nnls
-
-    known = [row for row in rows if row["engine"] == "inline" and row["driver_cpu_s"]]
-    seconds = np.array([row["driver_cpu_s"] for row in known])
-    terms = np.array([_terms(row["asked"], row["parameters"]) for row in known])
-    scale = terms.max(axis=0)  # relative errors count, in terms of like size
-    found, _ = nnls(terms / scale / seconds[:, None], np.ones(len(known)))
-    return [
-        (asked, parameters, float(np.dot(found / scale, _terms(asked, parameters))))
-        for asked, parameters in BEYOND
-    ]
-
-
 def _tables(rows: list[dict[str, Any]], machine: str) -> str:
     shown = [
         [
@@ -138,14 +115,6 @@ def _tables(rows: list[dict[str, Any]], machine: str) -> str:
         *("driver's CPU, s", "driver, MiB", "worker, MiB", "up, MB a site", "down, MB a site"),
     ]
     parts = [f"Measured by `python benchmarks/bench_scale.py`. {machine}", sections.table(heads, shown)]
-    if len([row for row in rows if row["engine"] == "inline" and row["driver_cpu_s"]]) >= _ENOUGH:
-        beyond = [[f"{k:,}", f"{d:,}", f"{seconds:,.0f}"] for k, d, seconds in modelled(rows)]
-        parts += [
-            "Modelled, not measured: CPU seconds of one round in one process, "
-            "k (a + b d) + k² (c + e d) for k hospitals asked and d parameters, fitted to the driver's CPU "
-            "seconds of the rows with engine inline.",
-            sections.table(["asked in a round", "parameters", "CPU, s"], beyond),
-        ]
     return "\n\n".join([*parts, "![seconds of a round over hospitals, and memory](figures/scale.svg)"])
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of many hospitals, in little: it measures, models and draws."""
+"""The benchmark of many hospitals, in little: it measures and draws."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def row(asked: int, parameters: int, **more: object) -> dict[str, object]:
-    """As :func:`bench_scale.measure` gives it, where a round takes what the model says."""
+    """As :func:`bench_scale.measure` gives it."""
     cpu = asked * 1e-2 + asked**2 * (1e-3 + 1e-9 * parameters)
     sizes = {"up_bytes": 1e6, "down_bytes": 1e6, "driver_mib": 500.0, "worker_mib": 300.0}
     times = {"round_s": cpu, "train_s": cpu / 10, "driver_cpu_s": cpu}
@@ -23,12 +23,6 @@ def row(asked: int, parameters: int, **more: object) -> dict[str, object]:
         **sizes,
         **more,
     }
-
-
-def test_the_model_finds_what_rows_were_made_from() -> None:
-    rows = [row(asked, parameters) for asked in (10, 100) for parameters in (10**4, 10**5)]
-    for asked, parameters, seconds in made.modelled(rows):
-        assert seconds == pytest.approx(row(asked, parameters)["driver_cpu_s"], rel=1e-6)
 
 
 def test_page_and_figure_are_drawn_from_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
