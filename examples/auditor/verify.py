@@ -125,11 +125,11 @@ def read_chain(path: Path, what: str, key: bytes, owner: str | None) -> Chain:
     head = bytes(32)
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
         try:
-            if len(line) > MAX_LINE or not line.endswith(b"\n"):
-                raise Wrong("the line is too long or incomplete")
+            if len(line) > MAX_LINE:
+                raise Wrong("the line is too long")
             entry = json.loads(line)
             if canonical(entry) + b"\n" != line:
-                raise Wrong("not in canonical form")
+                raise Wrong("incomplete, or not in canonical form")
             if set(entry) != {"seq", "prev", "kind", "body", "hash", "signature"}:
                 raise Wrong("not an entry")
             body = entry["body"]

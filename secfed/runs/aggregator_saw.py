@@ -49,7 +49,8 @@ def what_the_aggregator_saw(
     if not traits.hides_sites:
         return f"The aggregator saw: every hospital's own values in {of_what} (no protection)."
     if not traits.aggregator_reads_sums:
-        return f"The aggregator saw: {of_what}, as ciphertext; no totals, no hospital's values."
+        how = "closed" if traits.opened_by_shares else "as ciphertext"
+        return f"The aggregator saw: {of_what}, {how}; no totals, no hospital's values."
     return f"The aggregator saw: {of_what}; no hospital's values."
 
 

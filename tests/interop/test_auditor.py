@@ -22,6 +22,7 @@ import pytest
 
 from secfed.audit.privacy.check import check
 from secfed.crypto import labels
+from secfed.crypto.codec import digest
 from secfed.crypto.identity import Identity
 from secfed.crypto.messages import FinalModel, Result
 from secfed.dp.accounting.events import (
@@ -39,7 +40,7 @@ from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger import ledger
 from secfed.dp.ledger.ledger import LEDGER as LEDGER_CHAIN
 from secfed.dp.ledger.ledger import SPENT
-from secfed.records import decision_state, transcript
+from secfed.records import decision_state, hash_chain, transcript
 from secfed.records.decision_log import DECISIONS
 from secfed.records.hash_chain import OPENED, Chain, ChainType, canonical_json
 from secfed.records.transcript import MODEL, RELEASED, SUMMED, TRANSCRIPT
@@ -221,6 +222,10 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "a key of the roster": lambda run: run.replaced(
         run.path / "roster.json", run.case.roster.public(SITE).hex(), "22" * 32
     ),
+    "two sites with one key": lambda run: _one_key(run),
+    "one key more in an entry": lambda run: run.lines(
+        run.site, lambda x: [_with(json.loads(x[0]), zero=0), *x[1:]]
+    ),
     "a byte of the model": lambda run: _flip(run, run.path / "model.safetensors"),
     "a byte of a site's model": lambda run: _flip(run, run.site.parent / "model.safetensors"),
     "the end of the model": lambda run: (run.path / "model.safetensors").write_bytes(MODEL_BYTES[:-1]),
@@ -252,6 +257,8 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "a head that no ledger had": lambda run: run.bodies(
         run.site, RELEASED, lambda b: b.update(ledgers={"wards": "aa" * 32})
     ),
+    "a number left out in the count": lambda run: _skipping(run),
+    "a line that is too long": lambda run: _too_long(run),
     # A ledger and the heads in its transcript, by the site that signs both.
     "a smaller epsilon": _statement(lambda s: s.update(epsilon=0.5 * s["epsilon"])),
     "a larger epsilon": _statement(lambda s: s.update(epsilon=1.5 * s["epsilon"])),
@@ -296,6 +303,40 @@ UNSEEN: dict[str, Callable[[Run], object]] = {
     # A site that was in a sum may not have got its result; it is noted.
     "a sum that a site leaves out": lambda run: run.resigned(run.site, _dropped(SUMMED, 0)),
 }
+
+
+def _with(entry: Body, **more: Any) -> bytes:
+    return canonical_json({**entry, **more}) + b"\n"
+
+
+def _one_key(run: Run) -> None:
+    """With the digest that such a roster would have."""
+    keys = {name: key.hex() for name, key in run.case.roster.members}
+    keys["hospital-c"] = keys[SITE]
+    members = b"".join(
+        len(name).to_bytes(4, "big") + name.encode() + bytes.fromhex(keys[name]) for name in sorted(keys)
+    )
+    data = run.case.roster.aggregator + len(keys).to_bytes(4, "big") + members
+    _roster(run, sites=keys, digest=digest(labels.ROSTER_DIGEST, data).hex())
+
+
+def _skipping(run: Run) -> None:
+    """The last line of a site's transcript, signed as if one stood before it."""
+    lines = [json.loads(line) for line in run.site.read_bytes().splitlines()]
+    last, owner = lines[-1], run.case.identities[SITE]
+    last["seq"] += 1
+    content = {"seq": last["seq"], "kind": last["kind"], "body": last["body"], "owner": SITE}
+    last["hash"] = digest(labels.TRANSCRIPT_CHAIN, bytes.fromhex(last["prev"]), canonical_json(content)).hex()
+    last["signature"] = owner.sign(labels.SIGN_TRANSCRIPT, bytes.fromhex(last["hash"])).hex()
+    run.site.write_bytes(b"".join(_with(line) for line in lines))
+
+
+def _too_long(run: Run) -> None:
+    before, hash_chain.MAX_LINE_BYTES = hash_chain.MAX_LINE_BYTES, 1 << 22
+    try:
+        run.bodies(run.site, MODEL, lambda body: body.update(more="x" * (1 << 20)))
+    finally:
+        hash_chain.MAX_LINE_BYTES = before
 
 
 def _hash_of(line: bytes) -> tuple[bytes, bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from secfed.config.schema import checked
@@ -14,7 +16,25 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masked.closing import group_key_check
 from secfed.errors import ConfigError, MalformedMessage
 from secfed.protection.closed import GroupKeys
+from secfed.runs.run_folder import MODEL_FILE
+from secfed.simulation.simulate import simulate
+from secfed.study.study import Study
 
+STUDY = """
+[study]
+name = "wards"
+rounds = 1
+
+[algorithm]
+name = "fedavg"
+
+[model]
+name = "logistic-regression"
+
+[data]
+name = "breast-cancer"
+sites = 5
+"""
 PEOPLE = {name: Identity.from_seed(name, bytes([number]) * 32) for number, name in enumerate("ab")}
 ROSTER = Roster.of(Identity.from_seed("aggregator", bytes([99]) * 32), list(PEOPLE.values()))
 
@@ -63,3 +83,16 @@ def test_the_remedy_for_a_key_holder_under_open_sums_names_closed_ones() -> None
     with pytest.raises(ConfigError, match="key_holder: has no effect") as caught:
         checked(ProtectionSection, settings, "protection")
     assert 'protection.reveal = "sites"' in (caught.value.remedy or "")
+
+
+def test_closed_sums_on_a_sparse_graph_give_the_model_of_open_ones_on_the_complete_graph(
+    tmp_path: Path,
+) -> None:
+    study = Study.parse(STUDY)
+    models = []
+    for number, keys in enumerate(({}, {"reveal": "sites", "graph": "sparse"})):
+        for key, value in keys.items():
+            study = study.replace(f"protection.{key}", value)
+        simulate(study, out=tmp_path / str(number))
+        models.append((tmp_path / str(number) / MODEL_FILE).read_bytes())
+    assert models[0] == models[1]
