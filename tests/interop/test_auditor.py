@@ -282,6 +282,24 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
         run.ledger, lambda entries: _limits(entries, epsilon=0.1)
     ),
     "no date": lambda run: _spent(run, lambda body: body.pop("time_s")),
+    # One wrong thing and nothing else, by whoever would have to do it.
+    "the hash of the last line": lambda run: run.lines(
+        run.site, lambda x: [*x[:-1], _with(json.loads(x[-1]), hash="ee" * 32)]
+    ),
+    "a chain under a stranger's key": lambda run: _write(
+        run.site, Identity.from_seed(SITE, bytes([77]) * 32), TRANSCRIPT, _entries(run.site)
+    ),
+    "another study, without a model": lambda run: run.resigned(
+        run.site, lambda entries: (_dropped(MODEL, 0)(entries), entries[0][1].update(study="other"))
+    ),
+    "two models, both signed": lambda run: run.bodies(run.site, MODEL, lambda b: _other_model(run, b)),
+    "a stranger in a sum, no sites": lambda run: _alone(run, survivors=["nobody", SITE]),
+    "an exchange twice, no sites": lambda run: _alone(run, round=1),
+    "a model after more sums, no sites": lambda run: (
+        shutil.rmtree(run.path / "sites"),
+        run.bodies(run.central, MODEL, lambda b: b.update(sums=3)),
+    ),
+    "a sum that the site is not in": lambda run: _not_in(run),
     # The aggregator's transcript, by the aggregator.
     "an exchange summed twice": lambda run: _again(run, run.central, spec_digest="bb" * 32),
     "a sum left out": lambda run: run.resigned(run.central, _dropped(SUMMED, 0)),
@@ -290,6 +308,12 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     ),
     "a model after more sums": lambda run: run.bodies(run.central, MODEL, lambda b: b.update(sums=3)),
     "other metrics": lambda run: run.bodies(run.central, MODEL, lambda b: b.update(metrics="dd" * 32)),
+}
+
+# What the auditor's verifier looks at, and ours does not: the aggregator states it, beside the specification.
+MORE: dict[str, Callable[[Run], object]] = {
+    "a survivor from outside the cohort": lambda run: _alone(run, cohort=["hospital-c", "st-anna"]),
+    "fewer survivors than the threshold": lambda run: _alone(run, threshold=9),
 }
 
 # What a record cannot show by itself, and who notices.
@@ -339,6 +363,41 @@ def _too_long(run: Run) -> None:
         hash_chain.MAX_LINE_BYTES = before
 
 
+def _entries(path: Path) -> list[tuple[str, Body]]:
+    return [(entry["kind"], entry["body"]) for entry in map(json.loads, path.read_bytes().splitlines())]
+
+
+def _other_model(run: Run, body: Body) -> None:
+    """The aggregator gave this site another model than the others."""
+    other = hashlib.sha256(b"another").digest()
+    about = FinalModel("audited", run.case.roster.digest, 2, 2, other).body()
+    signature = run.case.aggregator.sign(labels.SIGN_MODEL, about).hex()
+    body.update(sha256=other.hex(), signature=signature)
+    (run.site.parent / "model.safetensors").unlink(missing_ok=True)
+
+
+def _more(run: Run, entries: list[tuple[str, Body]], **changes: Any) -> Body:
+    """One more sum before the model, which counts it."""
+    at = next(number for number, (kind, _) in enumerate(entries) if kind == MODEL)
+    last = [body for kind, body in entries if kind == SUMMED][-1]
+    made = run.signed({**last, "round": 3, "spec_digest": "bb" * 32, **changes})
+    entries.insert(at, (SUMMED, made))
+    entries[at + 1][1]["sums"] += 1
+    return made
+
+
+def _alone(run: Run, **changes: Any) -> None:
+    shutil.rmtree(run.path / "sites")
+    run.resigned(run.central, lambda entries: _more(run, entries, **changes))
+
+
+def _not_in(run: Run) -> None:
+    """A sum of two others, in the transcripts of the aggregator and of this site; no models."""
+    others: Body = {"survivors": ["hospital-c", "st-anna"]}
+    for path in (run.central, run.site):
+        run.resigned(path, lambda entries: (_more(run, entries, **others), _dropped(MODEL, 0)(entries)))
+
+
 def _hash_of(line: bytes) -> tuple[bytes, bytes]:
     text = json.loads(line)["hash"].encode()
     return text, text.upper()
@@ -368,6 +427,15 @@ def test_tampering_is_found_by_both(verifier: ModuleType, case: Case, tmp_path: 
     TAMPERING[name](run)
     assert verifier.main([str(run.path)]) == 1
     assert _ours(run)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_cohorts_and_thresholds_are_held_against_survivors(
+    verifier: ModuleType, case: Case, tmp_path: Path, name: str
+) -> None:
+    run = Run(case, tmp_path / "run")
+    MORE[name](run)
+    assert verifier.main([str(run.path)]) == 1
 
 
 @pytest.mark.parametrize("name", UNSEEN)
