@@ -293,7 +293,9 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
         run.site, lambda entries: (_dropped(MODEL, 0)(entries), entries[0][1].update(study="other"))
     ),
     "two models, both signed": lambda run: run.bodies(run.site, MODEL, lambda b: _other_model(run, b)),
-    "a stranger in a sum, no sites": lambda run: _alone(run, survivors=["nobody", SITE]),
+    "a stranger in a sum, no sites": lambda run: _alone(
+        run, survivors=["nobody", SITE], cohort=["nobody", SITE]
+    ),
     "an exchange twice, no sites": lambda run: _alone(run, round=1),
     "a model after more sums, no sites": lambda run: (
         shutil.rmtree(run.path / "sites"),
