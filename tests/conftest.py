@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# What hundreds of processes import is compiled once, whatever the shell asks for.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The suite runs one process per core; a second thread in each would only wait for the first.
 torch.set_num_threads(1)
 # Looking for garbage among all that is imported and collected, again and again, took a tenth of the time.
