@@ -277,3 +277,21 @@ def pulling(plug: Plug) -> Callable[[str, Hospital, Buffer], bytes]:
 def with_stack(stack: ExitStack, consortium: Consortium) -> Consortium:
     stack.callback(consortium.close)
     return consortium
+
+
+Begun = Callable[..., Consortium]
+
+
+def until(consortium: Consortium, stage: str) -> Hospital:
+    """Run until the victim has answered the first request of a stage."""
+
+    def deliver(now: str, hospital: Hospital, frame: Buffer) -> bytes:
+        reply = hospital.handle(frame)
+        if (now, hospital.identity.name) == (stage, VICTIM):
+            raise Killed(stage)
+        return reply
+
+    consortium.deliver = deliver
+    with pytest.raises(Killed):
+        consortium.run()
+    return consortium.hospitals[VICTIM]
