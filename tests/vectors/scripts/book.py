@@ -32,6 +32,9 @@ class Book:
 
     def parts(self, message: bytes) -> Parts:
         """The message as copied parts and bytes of its own."""
+        for name, data in self.entries.items():
+            if data == message and message:
+                return [[name]]
         parts: Parts = []
         own, at = b"", 0
         while at < len(message):
@@ -66,6 +69,43 @@ def put_together(parts: Parts, entries: dict[str, str]) -> bytes:
             start, end = bounds or (0, None)
             whole += bytes.fromhex(entries[name])[start:end]
     return whole
+
+
+def shortened(scripts: list[Any]) -> list[Any]:
+    """Scripts with what they have in common with the first one left out: ``after`` says how many steps."""
+    first, *others = scripts
+    short = [first]
+    for script in others:
+        same = 0
+        for one, other in zip(first["steps"], script["steps"], strict=False):
+            if one != other:
+                break
+            same += 1
+        steps = {"steps": script["steps"][same:]}
+        short.append({"name": script["name"], **({"after": [first["name"], same]} if same else {}), **steps})
+    return short
+
+
+def steps_of(script: Any, content: Any) -> list[Any]:
+    """All steps of a script."""
+    if "after" not in script:
+        return list(script["steps"])
+    name, count = script["after"]
+    before = next(one for one in content["scripts"] if one["name"] == name)
+    return [*before["steps"][:count], *script["steps"]]
+
+
+def file_text(content: Any, depth: int = 0) -> str:
+    """JSON that can be read and compared: what is deeper than a step stands on one line."""
+    if depth > 3 or not isinstance(content, dict | list) or not content:
+        return json.dumps(content, ensure_ascii=False)
+    named = isinstance(content, dict)
+    lines = (
+        f"{json.dumps(name, ensure_ascii=False)}: {file_text(value, depth + 1)}" if named else file_text(value, depth + 1)
+        for name, value in (content.items() if isinstance(content, dict) else enumerate(content))
+    )
+    space, (left, right) = " " * (depth + 1), "{}" if named else "[]"
+    return f"{left}\n{space}" + f",\n{space}".join(lines) + f"\n{space[:-1]}{right}"
 
 
 @dataclass

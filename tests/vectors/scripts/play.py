@@ -22,7 +22,7 @@ from secfed.crypto.messages import Adverts, Envelope, Sharing, Specification
 from secfed.errors import ProtocolError, RoundAborted, SecfedError
 from secfed.site.journal import Journal
 from tests.vectors.primitives import Json
-from tests.vectors.scripts.book import put_together
+from tests.vectors.scripts.book import put_together, steps_of
 from tests.vectors.scripts.world import integers
 
 
@@ -129,10 +129,10 @@ class SitePlayer:
 
 
 @contextmanager
-def site_player(script: Json) -> Iterator[SitePlayer]:
-    """A player with what the script needs."""
+def site_player(steps: list[Json]) -> Iterator[SitePlayer]:
+    """A player with what these steps need."""
     with tempfile.TemporaryDirectory() as folder:
-        player = SitePlayer(Path(folder) if any("journal" in step for step in script["steps"]) else None)
+        player = SitePlayer(Path(folder) if any("journal" in step for step in steps) else None)
         try:
             yield player
         finally:
@@ -165,9 +165,10 @@ def opened(sharing: bytes, relayed: bytes, spec: bytes, party: Json, keys: Json)
 
 def play_site(script: Json, content: Json) -> None:
     """Play one script; AssertionError where the site does something else."""
-    with site_player(script) as player:
+    steps = steps_of(script, content)
+    with site_player(steps) as player:
         spec, party = b"", content["party"]
-        for number, step in enumerate(script["steps"], start=1):
+        for number, step in enumerate(steps, start=1):
             where = f"{script['name']}, step {number}"
             if "open" in step:
                 party = {**content["party"], **step.get("party", {})}
@@ -242,7 +243,7 @@ def play_server(script: Json, content: Json) -> None:
     def requests(recorded: Json) -> Json:
         return {site: put_together(parts, entries) for site, parts in recorded.items()}
 
-    for number, step in enumerate(script["steps"], start=1):
+    for number, step in enumerate(steps_of(script, content), start=1):
         where = f"{script['name']}, step {number}"
         if "begin" in step:
             good = {site: bytes(one) for site, one in player.server.begin().items()} == requests(step["begin"])

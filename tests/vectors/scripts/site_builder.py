@@ -11,7 +11,7 @@ from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
 from tests.vectors.attempt import VectorEntropy
 from tests.vectors.primitives import Json
-from tests.vectors.scripts.book import Book
+from tests.vectors.scripts.book import Book, shortened
 from tests.vectors.scripts.play import SitePlayer, opened, refusal_number, site_player
 from tests.vectors.scripts.world import BROADCAST, COHORT, LIMITS, ME, SHAPE, STUDY, Honest, World, lanes_of
 
@@ -87,7 +87,7 @@ class Scripts:
             "keys": self.keys,
             "bytes": self.book.content(),
             "sharings": self.sharings,
-            "scripts": self.scripts,
+            "scripts": shortened(self.scripts),
         }
 
     def begin(self, name: str, *, file: bool = False, **party: Any) -> Script:
@@ -105,7 +105,7 @@ class Script:
     def __init__(self, scripts: Scripts, made: Json) -> None:
         self._all, self._steps = scripts, made["steps"]
         self._closing = ExitStack()
-        self._player: SitePlayer = self._closing.enter_context(site_player(made))
+        self._player: SitePlayer = self._closing.enter_context(site_player(made["steps"]))
         self._party: Json = {}
         self._spec = b""
 

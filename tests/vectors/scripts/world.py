@@ -7,13 +7,15 @@ not asked, so that no position in the cohort is the one in the roster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 
-from secfed.crypto import labels
+from secfed.crypto import labels, shamir
 from secfed.crypto.attempt import SiteContribution, SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
@@ -112,12 +114,35 @@ class Honest:
     spec: Specification
     draw: str = "first"
     silent: Mapping[str, str] = field(default_factory=lambda: {DROPPED: "mask"})
-    secrets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)  # dealt in place of those advertised
+    dealing: tuple[str, str, Callable[[int, bytes], bytes]] | None = None  # whose shares of what, and how they change
     requests: dict[str, dict[str, bytes]] = field(default_factory=dict)
     replies: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
-    def run(self, shares: Any = None) -> Honest:
-        """Carry it to its end, or to where it is given up."""
+    def run(self) -> Honest:
+        """Carry it to its end; only to the last replies where somebody deals what it did not advertise."""
+        with self._dealing():
+            return self._run()
+
+    @contextmanager
+    def _dealing(self) -> Iterator[None]:
+        """One site changes the shares of one of its secrets before it seals and states them."""
+        split = shamir.split
+        if self.dealing is None:
+            yield
+            return
+        site, what, change = self.dealing
+        dealt = bytes.fromhex(self.world.entropies[(site, self.draw)].tokens[what])
+
+        def wrong(secret: bytes, threshold: int, points: list[int], **draws: Any) -> dict[int, bytes]:
+            shares = split(secret, threshold, points, **draws)
+            if secret == dealt:
+                return {point: change(at, share) for at, (point, share) in enumerate(shares.items())}
+            return shares
+
+        with patch.object(shamir, "split", wrong):
+            yield
+
+    def _run(self) -> Honest:
         world, spec = self.world, self.spec
         sites = {name: MaskedSite(world.contribution(name, self.draw, round=spec.round)) for name in spec.cohort}
         server = MaskedServer(spec, world.roster, SHAPE)
@@ -128,15 +153,12 @@ class Honest:
                 if STAGES.index(self.silent.get(site, "result")) <= STAGES.index(stage):
                     continue
                 reply = bytes(sites[site].handle(request))
-                if stage == "advertise" and site in self.secrets:
-                    state: Any = sites[site].state
-                    sites[site].state = replace(state, secrets=replace(state.secrets, **self.secrets[site]))
                 self.replies.setdefault(stage, {})[site] = reply
                 server.receive(site, reply)
             if stage == "unmask":
                 break
             pending = server.advance()
-        if not self.secrets:
+        if self.dealing is None:
             server.advance()
             self.survivors = server.survivors
             self.sums = [[int(lane) for lane in run] for run in server.sums]
