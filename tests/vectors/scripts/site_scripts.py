@@ -23,16 +23,15 @@ from secfed.crypto.messages import (
 )
 from secfed.crypto.refusals import Refusal as R
 from tests.vectors.primitives import Json, pattern
-from tests.vectors.scripts.site_builder import Script, Scripts
+from tests.vectors.scripts.site_builder import Scripts
 from tests.vectors.scripts.site_journal_scripts import journal_scripts
-from tests.vectors.scripts.world import ASIDE, COHORT, DROPPED, ME, SHAPE, THRESHOLD, Honest, World
+from tests.vectors.scripts.world import ASIDE, COHORT, DROPPED, ME, SHAPE, THRESHOLD
 
 FIRST, _, _, FOURTH, FIFTH, LAST = COHORT
 
 
-def site_content(world: World, honest: Honest) -> Json:
+def site_scripts(scripts: Scripts) -> Json:
     """The file."""
-    scripts = Scripts(world, honest)
     _whole_attempts(scripts)
     _specifications(scripts)
     _adverts(scripts)
@@ -353,5 +352,3 @@ def _results(scripts: Scripts) -> None:
     scripts.begin("result_before_unmasking").until("unmask").refuses(honest_result, R.OUT_OF_ORDER).end()
     assert honest.spec_digest == spec.digest
 
-
-__all__ = ["Script", "site_content"]
