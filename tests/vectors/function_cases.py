@@ -1,4 +1,4 @@
-"""The cases of ``functions.json``: extremes of the arithmetic, keys and rosters to refuse, frames, chains, models."""
+"""The cases of ``functions.json``: extremes of the arithmetic, keys, rosters, frames, chains, models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from secfed.crypto import labels, shamir
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import FinalModel
 from secfed.crypto.sealing import SealKey
+from secfed.records.hash_chain import Chain, Entry
+from secfed.records.transcript import TRANSCRIPT
 from secfed.wire.frames import Notice, Step, Task, encode_state
 from tests.vectors.functions import outcome
 from tests.vectors.primitives import Json, pattern
@@ -95,12 +97,16 @@ def _quantised() -> Cases:
     return {
         "next to zero": case(1.0, 32, 3, tiny, [0, 1, 0, top, top, top]),
         "next to zero in 64 bits": case(1.0, 64, 3, tiny, [0, 1, 0, top, top, top]),
-        "what underflows is zero": case(2.0**800, 32, 3, [-(2.0**-400), 2.0**-400, -(2.0**-300)], [0, top, 0]),
+        "what underflows is zero": case(
+            2.0**800, 32, 3, [-(2.0**-400), 2.0**-400, -(2.0**-300)], [0, top, 0]
+        ),
         "what underflows is zero in 64 bits": case(2.0**900, 64, 3, [-(2.0**-400), 2.0**-400], [0, top]),
         "clipped": case(1.0, 12, 3, [1.0, -1.0, 1.5, -1.5, 1e308, -1e308], [top, 0, top, 0, top, 0]),
         "clipped in 64 bits": case(3.0, 64, 3, [3.0, -3.0, 4.0, -4.0], [top, 0, top, 0]),
         "the bound is no integer": case(0.1, 8, 3, [0.1, 0.1, -0.1, -0.1], [0, top, 0, top]),
-        "downwards and upwards": case(1.0, 16, 3, [1 / 3, 1 / 3, -1 / 3, -1 / 3], [2863311530, 2863311531, 1431655765, 1431655766]),
+        "downwards and upwards": case(
+            1.0, 16, 3, [1 / 3, 1 / 3, -1 / 3, -1 / 3], [2863311530, 2863311531, 1431655765, 1431655766]
+        ),
         "!a value is NaN": case(1.0, 16, 3, [0.0, math.nan], [0, 0]),
         "!a value is infinite": case(1.0, 16, 3, [math.inf, 0.0], [0, 0]),
     }
@@ -173,8 +179,8 @@ def _rosters(world: World) -> Cases:
 
 
 _ORDER_OF_THE_GROUP: Final = 2**252 + 27742317777372353535851937790883648493
-# Key and signature of the parts "one", "two" under `sign consistent view` by somebody who added a point of order
-# 8 to the key: 8 S B = 8 R + 8 k A holds and S B = R + k A does not, so that only a check with the cofactor passes.
+# Key and signature of the parts "one", "two" under `sign consistent view`, by somebody who added a point of
+# order 8 to the key: 8 S B = 8 R + 8 k A holds, and S B = R + k A does not.
 _MIXED_KEY: Final = "b7e47a7a5bfb79208ab0bc0ea614d0c1a456c9539c839fe0fdfa0404bd6e5ff2"
 _MIXED_SIGNATURE: Final = (
     "991f37dbb471e4cbd6ba0df9897fe173d880362e9d2fe1ef962c74c7e2d4ecdd"
@@ -194,7 +200,10 @@ def _signatures() -> Cases:
     }
     return {
         "good": good,
-        "!S plus the order of the group": {**good, "signature": (signature[:32] + above.to_bytes(32, "little")).hex()},
+        "!S plus the order of the group": {
+            **good,
+            "signature": (signature[:32] + above.to_bytes(32, "little")).hex(),
+        },
         "!right only with the cofactor": {**good, "public": _MIXED_KEY, "signature": _MIXED_SIGNATURE},
         "!one part": {**good, "parts": [b"onetwo".hex()]},
         "!one part more": {**good, "parts": [*good["parts"], ""]},
@@ -212,7 +221,9 @@ def _keys() -> Cases:
         "0": bytes(32),
         "1": (1).to_bytes(32, "little"),
         "order 8": bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
-        "order 8, the other": bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
+        "order 8, the other": bytes.fromhex(
+            "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"
+        ),
         "-1": (field - 1).to_bytes(32, "little"),
         "0 plus the field": field.to_bytes(32, "little"),
         "1 plus the field": (field + 1).to_bytes(32, "little"),
@@ -221,12 +232,18 @@ def _keys() -> Cases:
     cases: Cases = {
         "good": {"public": public.hex()},
         "the highest bit is ignored": {"public": (mlkem + high).hex()},
-        "a coefficient of 3328": {"public": (bytes([0x00, 0xD0 >> 4 | mlkem[1] & 0xF0]) + mlkem[2:] + x25519).hex()},
-        "!a coefficient of 3329": {"public": (bytes([0x01, 0xD0 >> 4 | mlkem[1] & 0xF0]) + mlkem[2:] + x25519).hex()},
+        "a coefficient of 3328": {
+            "public": (bytes([0x00, 0xD0 >> 4 | mlkem[1] & 0xF0]) + mlkem[2:] + x25519).hex()
+        },
+        "!a coefficient of 3329": {
+            "public": (bytes([0x01, 0xD0 >> 4 | mlkem[1] & 0xF0]) + mlkem[2:] + x25519).hex()
+        },
         "!all coefficients of 4095": {"public": (b"\xff" * 1152 + mlkem[1152:] + x25519).hex()},
         "!too short": {"public": public[:-1].hex()},
     }
-    return cases | {f"!X25519 point {name}": {"public": (mlkem + point).hex()} for name, point in points.items()}
+    return cases | {
+        f"!X25519 point {name}": {"public": (mlkem + point).hex()} for name, point in points.items()
+    }
 
 
 def _shares() -> Cases:
@@ -238,7 +255,10 @@ def _shares() -> Cases:
         "far apart": {"threshold": 3, "shares": good},
         "!a share of p": {"threshold": 3, "shares": {**good, "2": prime}},
         "!too few": {"threshold": 3, "shares": dict(list(good.items())[:2])},
-        "!a secret of 2^256": {"threshold": 2, "shares": {"1": f"{2**256 + 1:066x}", "2": f"{2**256 + 2:066x}"}},
+        "!a secret of 2^256": {
+            "threshold": 2,
+            "shares": {"1": f"{2**256 + 1:066x}", "2": f"{2**256 + 2:066x}"},
+        },
         "the largest secret": {"threshold": 2, "shares": {"1": f"{2**256:066x}", "2": f"{2**256 + 1:066x}"}},
     }
 
@@ -283,8 +303,22 @@ def _frames() -> Cases:
 
 _ENTRIES: Final = [
     ["opened", {"owner": "klinikum-süd", "study": "study", "roster_digest": "00" * 32}],
-    ["settings", {"a float": 1.0, "another": 0.1, "small": 1e-05, "large": 1e16, "whole": 1, "null": None, "true": True}],
-    ["summed", {"text": 'quote " backslash \\ newline \n tab \t \x7f \U0001f3e5', "nested": [{"b": [], "a": {}}]}],
+    [
+        "settings",
+        {
+            "a float": 1.0,
+            "another": 0.1,
+            "small": 1e-05,
+            "large": 1e16,
+            "whole": 1,
+            "null": None,
+            "true": True,
+        },
+    ],
+    [
+        "summed",
+        {"text": 'quote " backslash \\ newline \n tab \t \x7f \U0001f3e5', "nested": [{"b": [], "a": {}}]},
+    ],
 ]
 
 
@@ -294,12 +328,34 @@ def _appended() -> Cases:
         kind: {"kind": kind, "identity_seed": seed, "owner": "klinikum-süd", "entries": _ENTRIES}
         for kind in ("transcript", "ledger", "decision log")
     }
-    deep: Any = 1
-    for _ in range(17):
-        deep = [deep]
-    bodies = {"!an integer beyond 2^53": 2**53 + 1, "!nested too deeply": deep}
+    bodies = {
+        "the largest integer": 2**53,
+        "!an integer beyond 2^53": 2**53 + 1,
+        "nested sixteen deep": _nested(13),
+        "!nested seventeen deep": _nested(14),
+    }
     good = cases["transcript"]
-    return cases | {name: {**good, "entries": [_ENTRIES[0], ["x", {"x": body}]]} for name, body in bodies.items()}
+    return cases | {
+        name: {**good, "entries": [_ENTRIES[0], ["x", {"x": body}]]} for name, body in bodies.items()
+    }
+
+
+def _nested(lists: int) -> Any:
+    deep: Any = 1
+    for _ in range(lists):
+        deep = [deep]
+    return deep
+
+
+def _renumbered(given: Json) -> list[str]:
+    """A chain whose owner counts from 0 to 2 without 1."""
+    lines: list[bytes] = []
+    identity = Identity.from_seed(given["owner"], bytes.fromhex(given["identity_seed"]))
+    chain = Chain(identity, TRANSCRIPT, sink=lines.append)
+    chain.append("opened", given["entries"][0][1])
+    first = Entry(1, bytes(32), "x", {}, chain.head, bytes(64))
+    Chain(identity, TRANSCRIPT, sink=lines.append, entries=(first, first)).append("x", {})
+    return [line.decode() for line in lines]
 
 
 def _chains() -> Cases:
@@ -308,13 +364,21 @@ def _chains() -> Cases:
     public = Identity.from_seed("", bytes.fromhex(given["identity_seed"])).public_bytes.hex()
 
     def case(*changed: str, **more: str) -> Json:
-        return {"kind": "transcript", "public": public, "owner": "klinikum-süd", "lines": list(changed), **more}
+        return {
+            "kind": "transcript",
+            "public": public,
+            "owner": "klinikum-süd",
+            "lines": list(changed),
+            **more,
+        }
 
     def line(at: int, **changes: Any) -> str:
         return json.dumps(json.loads(lines[at]) | changes, sort_keys=True, separators=(",", ":")) + "\n"
 
     first, second, third = lines
-    other: list[str] = outcome("append", {**given, "entries": [_ENTRIES[0], *_ENTRIES[:0:-1]]})["output"]["lines"]
+    other: list[str] = outcome("append", {**given, "entries": [_ENTRIES[0], *_ENTRIES[:0:-1]]})["output"][
+        "lines"
+    ]
     again: list[str] = outcome("append", {**given, "entries": [_ENTRIES[0], _ENTRIES[0]]})["output"]["lines"]
     unopened: list[str] = outcome("append", {**given, "entries": _ENTRIES[1:]})["output"]["lines"]
     return {
@@ -330,6 +394,8 @@ def _chains() -> Cases:
         "!under another key": case(*lines, public=Identity.from_seed("", pattern("x")).public_bytes.hex()),
         "!of another kind": case(*lines, kind="ledger"),
         "!a changed body": case(first, line(1, body={}), third),
+        "!a changed link": case(first, line(1, prev="00" * 32), third),
+        "!a number left out, signed": case(*_renumbered(given)),
         "!a changed kind": case(first, line(1, kind="summed"), third),
         "!a changed signature": case(first, second, line(2, signature="00" * 64)),
         "!a changed hash": case(first, second, line(2, hash="00" * 32)),
@@ -339,7 +405,9 @@ def _chains() -> Cases:
         "!the sequence number as a float": case(first, second.replace('"seq":1', '"seq":1.0'), third),
         "!the sequence number as true": case(first, second.replace('"seq":1', '"seq":true'), third),
         "!upper-case hexadecimal": case(first, second, third.replace(_hash(third), _hash(third).upper())),
-        "!a character that is not escaped": case(first, second, third.replace("\\ud83c\\udfe5", "\U0001f3e5")),
+        "!a character that is not escaped": case(
+            first, second, third.replace("\\ud83c\\udfe5", "\U0001f3e5")
+        ),
         "!a key twice": case(first, second.replace('"seq":1', '"seq":1,"seq":1'), third),
         "!a key more": case(first, line(1, zero=0), third),
         "!a key less": case(first, second.replace('"seq":1,', ""), third),

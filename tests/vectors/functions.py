@@ -49,10 +49,16 @@ def _decode_sum(given: Json) -> Json:
 
 
 def _layout(given: Json) -> Json:
-    fields = (Field(name, tuple(shape), float.fromhex(bound), bits) for name, shape, bound, bits in given["fields"])
+    fields = (
+        Field(name, tuple(shape), float.fromhex(bound), bits) for name, shape, bound, bits in given["fields"]
+    )
     layout = Layout(tuple(fields), given["sites"])
     runs = [[run.bits, run.count] for run in layout.shape.runs]
-    return {"wire_order": [field.name for field in layout.ordered], "runs": runs, "digest": layout.digest.hex()}
+    return {
+        "wire_order": [field.name for field in layout.ordered],
+        "runs": runs,
+        "digest": layout.digest.hex(),
+    }
 
 
 def _roster(given: Json) -> Json:
@@ -90,7 +96,8 @@ def _frame(given: Json) -> Json:
     frame = frames.decode(bytes.fromhex(given["encoding"]))
     names = {"state": "rest", "message": "rest"}
     fields = {
-        names.get(name, name): bytes(value).hex() if name in names else value for name, value in vars(frame).items()
+        names.get(name, name): bytes(value).hex() if name in names else value
+        for name, value in vars(frame).items()
     }
     return {"kind": type(frame).__name__.lower(), **fields}
 
@@ -146,7 +153,9 @@ def outcome(operation: str, given: Json) -> Json:
 
 def play_function(case: Json) -> None:
     """Run one case; AssertionError if it comes to something else."""
-    expected: dict[str, Any] = {name: case[name] for name in ("output", "fails", "refusal", "line") if name in case}
+    expected: dict[str, Any] = {
+        name: case[name] for name in ("output", "fails", "refusal", "line") if name in case
+    }
     found = outcome(case["operation"], case["input"])
     if found != expected:
         raise Differs(f"{case['name']}: {found}, not {expected}")

@@ -10,7 +10,12 @@ from tests.vectors.variants import Variant, catalogue, killer
 
 FILES = sorted({file for file, _ in generate_v11.cases()})
 VARIANTS = catalogue()
-QUICK = ("shamir-coordinate-from-the-cohort", "a-refusal-does-not-close", "journal-without-begin", "sum-limit-of-the-ring")
+QUICK = (
+    "shamir-coordinate-from-the-cohort",
+    "a-refusal-does-not-close",
+    "journal-without-begin",
+    "sum-limit-of-the-ring",
+)
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -65,7 +65,9 @@ def catalogue() -> list[Variant]:
 def made(variant: Variant) -> Iterator[None]:
     """With the mistake, inside the block."""
     module = importlib.import_module(variant.module)
-    right, wrong = (_functions(compile(text, variant.file, "exec")) for text in (variant.source(), variant.mistaken()))
+    right, wrong = (
+        _functions(compile(text, variant.file, "exec")) for text in (variant.source(), variant.mistaken())
+    )
     changed = [name for name, code in wrong.items() if name not in right or _differs(code, right[name])]
     found = {name: _function(module, name) for name in changed}
     before = {name: function.__code__ for name, function in found.items()}
@@ -83,7 +85,9 @@ def made(variant: Variant) -> Iterator[None]:
 def _functions(code: CodeType) -> dict[str, CodeType]:
     """Qualified name -> code of every function and method, not of functions inside them."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    found = {one.co_qualname: one for one in inner if one.co_flags & 0x2 and one.co_name != "<lambda>"}  # CO_NEWLOCALS
+    found = {
+        one.co_qualname: one for one in inner if one.co_flags & 0x2 and one.co_name != "<lambda>"
+    }  # CO_NEWLOCALS
     for one in inner:
         if one.co_qualname not in found or "__qualname__" in one.co_names:
             found.pop(one.co_qualname, None)
@@ -94,7 +98,12 @@ def _functions(code: CodeType) -> dict[str, CodeType]:
 def _differs(one: CodeType, other: CodeType) -> bool:
     """Whether code differs but for where it stands."""
     plain = [
-        (code.co_code, code.co_names, code.co_varnames, [c for c in code.co_consts if not isinstance(c, CodeType)])
+        (
+            code.co_code,
+            code.co_names,
+            code.co_varnames,
+            [c for c in code.co_consts if not isinstance(c, CodeType)],
+        )
         for code in (one, other)
     ]
     inner = [[c for c in code.co_consts if isinstance(c, CodeType)] for code in (one, other)]
@@ -137,7 +146,15 @@ def killer(variant: Variant) -> str:
         for name, check in _vectors():
             try:
                 check()
-            except (AssertionError, SecfedError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+            except (
+                AssertionError,
+                SecfedError,
+                ArithmeticError,
+                LookupError,
+                TypeError,
+                ValueError,
+                AttributeError,
+            ):
                 return name
     return ""
 

@@ -101,7 +101,9 @@ def file_text(content: Any, depth: int = 0) -> str:
         return json.dumps(content, ensure_ascii=False)
     named = isinstance(content, dict)
     lines = (
-        f"{json.dumps(name, ensure_ascii=False)}: {file_text(value, depth + 1)}" if named else file_text(value, depth + 1)
+        f"{json.dumps(name, ensure_ascii=False)}: {file_text(value, depth + 1)}"
+        if named
+        else file_text(value, depth + 1)
         for name, value in (content.items() if isinstance(content, dict) else enumerate(content))
     )
     space, (left, right) = " " * (depth + 1), "{}" if named else "[]"

@@ -43,7 +43,9 @@ class Planned(Algorithm):
 
     def __init__(self, party: Json) -> None:
         self._party = party
-        fields = tuple(Field(name, tuple(shape), float.fromhex(b), bits) for name, shape, b, bits in party["fields"])
+        fields = tuple(
+            Field(name, tuple(shape), float.fromhex(b), bits) for name, shape, b, bits in party["fields"]
+        )
         self.layout = Layout(fields, party["layout_sites"])
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
@@ -54,11 +56,11 @@ class Planned(Algorithm):
         """None is needed."""
         raise NotImplementedError
 
-    def site(self, site_id: str) -> SiteProgram:  # noqa: ARG002
+    def site(self, site_id: str) -> SiteProgram:
         """Adds the values of the file."""
         return Adding(self._party["values"])
 
-    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:  # noqa: ARG002
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Names and shapes."""
         if {name: list(value.shape) for name, value in broadcast.items()} != self._party["broadcast"]:
             raise MalformedMessage("other names or shapes")
@@ -70,7 +72,7 @@ class Adding(SiteProgram):
     def __init__(self, values: Json) -> None:
         self._values = values
 
-    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Mapping[str, Any]:  # noqa: ARG002
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Mapping[str, Any]:
         """The values."""
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in self._values.items()}
 
@@ -82,7 +84,7 @@ class Store(NullStore):
         super().__init__(journal, study)
         self._draws = draws
 
-    def open(self, attempt: int) -> Entropy:  # noqa: ARG002
+    def open(self, attempt: int) -> Entropy:
         """The same for every attempt: a script goes on with one of them only."""
         return Recorded(self._draws)
 
@@ -203,7 +205,9 @@ def frame_content(world: World, scripts: Scripts) -> Json:
     sites = {name: MaskedSite(world.contribution(name, **given)) for name in COHORT}
     adverts = Adverts(tuple(Advert.decode(sites[name].handle(first.encode())) for name in COHORT)).encode()
 
-    def task(*, state: bytes = broadcast, study: str = STUDY, at: tuple[int, int] = (3, 1), name: str = "update") -> Task:
+    def task(
+        *, state: bytes = broadcast, study: str = STUDY, at: tuple[int, int] = (3, 1), name: str = "update"
+    ) -> Task:
         return Task(study, *at, name, state)
 
     def step(message: bytes, attempt: int = 0, at: tuple[int, int] = (3, 1)) -> Step:
@@ -250,8 +254,12 @@ def frame_content(world: World, scripts: Scripts) -> Json:
     writer.script("a_refusal_ends_the_attempt", *running, (step(adverts[:-1]), 1), (go_on, None))
     writer.script("the_specification_again", *running, (begin, 2), (go_on, None))
     _notices(writer, world)
-    writer.script("no_frame", (b"", None), (b"\0", None), (b"\4" + begin.encode()[1:], None), (task(),), (begin,))
-    writer.script("frames_cut_off", (task().encode()[:9], None), (begin.encode()[:10], None), (task(),), (begin,))
+    writer.script(
+        "no_frame", (b"", None), (b"\0", None), (b"\4" + begin.encode()[1:], None), (task(),), (begin,)
+    )
+    writer.script(
+        "frames_cut_off", (task().encode()[:9], None), (begin.encode()[:10], None), (task(),), (begin,)
+    )
     return {**writer.content, "bytes": writer.book.content(), "scripts": shortened(writer.scripts)}
 
 
@@ -268,4 +276,3 @@ def _notices(writer: Writer, world: World) -> None:
     writer.script("final_model_of_another_study", (Notice(other.encode()), 41), (notice,))
     writer.script("final_model_cut_off", (Notice(final.encode()[:-1]), 1), (notice,))
     writer.script("notice_of_something_else", (Notice(world.specification().encode()), None), (notice,))
-

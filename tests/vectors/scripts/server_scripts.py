@@ -8,6 +8,8 @@ from typing import Any
 
 from secfed.crypto import labels, shamir
 from secfed.crypto.masked import masks
+from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.key_derivation import envelope_context
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Advert,
@@ -23,10 +25,11 @@ from secfed.crypto.messages import (
     names_digest,
     view_parts,
 )
+from secfed.crypto.sealing import SealKey
 from tests.simulator import STAGES
 from tests.vectors.primitives import Json, pattern
 from tests.vectors.scripts.book import Book, shortened
-from tests.vectors.scripts.play import ServerPlayer
+from tests.vectors.scripts.play import ServerPlayer, named
 from tests.vectors.scripts.world import ASIDE, COHORT, DROPPED, ME, SHAPE, Honest, World
 
 FIRST, _, _, FOURTH, FIFTH, LAST = COHORT
@@ -70,7 +73,7 @@ class ServerScripts:
         names: tuple[str, ...] = (),
         twice: bool = False,
     ) -> None:
-        """One script: ``bad`` replies by stage and site are refused; it ends with stage ``until`` if given."""
+        """One script. ``bad`` replies, by stage and site, are refused; it ends with stage ``until``."""
         replies, bad, silent = replies or self.honest.replies, bad or {}, silent or {}
         player = ServerPlayer(self.party, self.honest.spec.encode())
         pending = player.server.begin()
@@ -85,16 +88,20 @@ class ServerScripts:
                     continue
                 if player.take(site, message) == (lie is not None):
                     raise AssertionError(f"{name}: {stage} of {site}")
-                steps.append({"from": site, "in": self.book.parts(message)} | ({"refused": True} if lie else {}))
+                steps.append(
+                    {"from": site, "in": self.book.parts(message)} | ({"refused": True} if lie else {})
+                )
                 if (lie or twice) and reply is not None:  # one reply is all that a site has
-                    assert not player.take(site, reply)
+                    if player.take(site, reply):
+                        raise AssertionError(f"{name}: a second reply of {site}")
                     steps.append({"from": site, "in": self.book.parts(reply), "refused": True})
             if stage == until:
                 return
             found = player.advance()
             if isinstance(found, tuple):
                 disputes, said = found
-                assert all(one in said for one in names), said
+                if named(said, player.roster) != set(names):
+                    raise AssertionError(f"{name}: {said}")
                 steps.append({"advance": "aborted", "disputes": disputes, "names": list(names)})
                 return
             steps.append({"advance": self._requests(found)})
@@ -154,15 +161,19 @@ def _lies(made: ServerScripts) -> dict[str, dict[str, tuple[str, bytes]]]:
     other = world.specification(attempt=1).digest
 
     # Every message as a site would sign it, and with one thing changed.
-    def advert(site: str, spec_digest: bytes = spec.digest, **changes: Any) -> bytes:
-        made_ = replace(Advert.decode(replies["advertise"][site]), **changes)
-        return signed(made_, person[site], labels.SIGN_ADVERT, spec_digest).encode()
+    def advert(of: str, spec_digest: bytes = spec.digest, **changes: Any) -> bytes:
+        made_ = replace(Advert.decode(replies["advertise"][of]), **changes)
+        return signed(made_, person[of], labels.SIGN_ADVERT, spec_digest).encode()
 
     envelopes = Sharing.decode(replies["share"][FOURTH]).envelopes
 
     def envelope(at: int, adverts_digest: bytes = digest, **changes: Any) -> Envelope:
         return signed(
-            replace(envelopes[at], **changes), person[FOURTH], labels.SIGN_ENVELOPE, spec.digest, adverts_digest
+            replace(envelopes[at], **changes),
+            person[FOURTH],
+            labels.SIGN_ENVELOPE,
+            spec.digest,
+            adverts_digest,
         )
 
     def sharing(*chosen: Envelope) -> bytes:
@@ -178,21 +189,28 @@ def _lies(made: ServerScripts) -> dict[str, dict[str, tuple[str, bytes]]]:
         sharing_set: tuple[str, ...] = COHORT,
         signer: str = FOURTH,
         adverts_digest: bytes = digest,
-        stated: bytes | None = None,
+        **stated: bytes,
     ) -> bytes:
         buffer, size = Upload.frame(len(vector)), len(vector)
         buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + size] = vector
-        vector_digest = masks.vector_digest(memoryview(vector)) if stated is None else stated
-        parts = names_digest(labels.SHARING_DIGEST, sharing_set), vector_digest
+        parts = names_digest(labels.SHARING_DIGEST, sharing_set), masks.vector_digest(memoryview(vector))
         signature = person[signer].sign(labels.SIGN_UPLOAD, spec.digest, adverts_digest, *parts)
-        Upload.finish(buffer, *parts, signature)
+        Upload.finish(
+            buffer, stated.get("sharing", parts[0]), stated.get("vector_digest", parts[1]), signature
+        )
         return bytes(buffer)
 
     vector = bytes(upload.vector)
     padded = vector[:7] + bytes([vector[7] | 0x80]) + vector[8:]
 
     def view(site: str, **shown: Any) -> bytes:
-        parts = {"spec": spec.digest, "adverts": digest, "sharing": COHORT, "survivors": honest.survivors, **shown}
+        parts = {
+            "spec": spec.digest,
+            "adverts": digest,
+            "sharing": COHORT,
+            "survivors": honest.survivors,
+            **shown,
+        }
         return View(site, person[FOURTH].sign(labels.SIGN_VIEW, *view_parts(*parts.values()))).encode()
 
     shares = Shares.decode(replies["unmask"][FOURTH]).shares
@@ -202,13 +220,26 @@ def _lies(made: ServerScripts) -> dict[str, dict[str, tuple[str, bytes]]]:
         else one
         for one in shares
     )
+    dropped = next(
+        one for one in Sharing.decode(replies["share"][DROPPED]).envelopes if one.recipient == FOURTH
+    )
+    entropy = world.entropies[(FOURTH, "first")]
+    seal_key = SealKey.from_seeds(entropy.mlkem_seed, entropy.x25519_private)
+    context = envelope_context(spec.digest, digest, DROPPED, FOURTH)
+    of_self_mask = seal_key.open(dropped.sealed_shares, labels.SEAL_SHARES, *context)[33:]
+    other_share = tuple(
+        SelfMaskShare(DROPPED, of_self_mask) if one.peer == DROPPED else one for one in shares
+    )
     foreign = signed(Shares(shares), person[FIRST], labels.SIGN_UNMASK, spec.digest).encode()
     first = Advert.decode(replies["advertise"][FIRST])
     own = Advert.decode(replies["advertise"][FOURTH])
-    stranger = signed(replace(own, site=ASIDE, mask_key=pattern("x", 1216)), person[ASIDE], labels.SIGN_ADVERT, spec.digest)
+    aside = MaskedSite(world.contribution(ASIDE)).state
+    stranger = bytes(aside.handle(world.specification(cohort=(ASIDE, *COHORT), threshold=6))[1])
+    stranger = signed(Advert.decode(stranger), person[ASIDE], labels.SIGN_ADVERT, spec.digest).encode()
     return {
         "advertise": {
-            "another_name": (FOURTH, replies["advertise"][FIFTH]),
+            "of_another_site": (FOURTH, replies["advertise"][FIFTH]),
+            "in_the_name_of_another": (FOURTH, advert(FOURTH, site=FIFTH)),
             "unsigned": (FOURTH, replace(own, signature=bytes(64)).encode()),
             "of_another_specification": (FOURTH, advert(FOURTH, other)),
             "mask_key_unreduced": (FOURTH, advert(FOURTH, mask_key=b"\xff" * 1216)),
@@ -220,7 +251,7 @@ def _lies(made: ServerScripts) -> dict[str, dict[str, tuple[str, bytes]]]:
             "seal_key_as_mask_key_of_another": (FOURTH, advert(FOURTH, mask_key=first.seal_key)),
             "commitment_of_another": (FOURTH, advert(FOURTH, commitment=first.commitment)),
             "trailing_byte": (FOURTH, replies["advertise"][FOURTH] + b"\0"),
-            "of_a_site_that_was_not_asked": (ASIDE, stranger.encode()),
+            "of_a_site_that_was_not_asked": (ASIDE, stranger),
             "another_message": (FOURTH, replies["share"][FOURTH]),
         },
         "share": {
@@ -243,7 +274,8 @@ def _lies(made: ServerScripts) -> dict[str, dict[str, tuple[str, bytes]]]:
         },
         "mask": {
             "another_sharing_set": (FOURTH, uploaded(sharing_set=honest.survivors)),
-            "another_vector_digest": (FOURTH, uploaded(stated=pattern("x"))),
+            "another_sharing_set_unsigned": (FOURTH, uploaded(sharing=pattern("x"))),
+            "another_vector_digest_unsigned": (FOURTH, uploaded(vector_digest=pattern("x"))),
             "unsigned": (FOURTH, replies["mask"][FOURTH][:-64] + bytes(64)),
             "signed_by_another": (FOURTH, uploaded(signer=FIFTH)),
             "of_other_adverts": (FOURTH, uploaded(adverts_digest=pattern("x"))),
@@ -266,6 +298,7 @@ def _lies(made: ServerScripts) -> dict[str, dict[str, tuple[str, bytes]]]:
             "one_missing": (FOURTH, _shares(made, FOURTH, shares[:-1])),
             "of_an_outsider": (FOURTH, _shares(made, FOURTH, (SelfMaskShare(ASIDE, bytes(33)), *shares))),
             "of_the_wrong_kind": (FOURTH, _shares(made, FOURTH, exchanged)),
+            "of_the_self_mask_of_the_dropped": (FOURTH, _shares(made, FOURTH, other_share)),
             "false_of_a_self_mask": (FOURTH, _false_share(made, FOURTH, FIRST)),
             "false_of_a_mask_secret": (FOURTH, _false_share(made, FOURTH, DROPPED)),
             "not_in_the_field": (FOURTH, _false(made, FOURTH, FIRST, shamir.PRIME.to_bytes(33, "big"))),
@@ -275,7 +308,9 @@ def _lies(made: ServerScripts) -> dict[str, dict[str, tuple[str, bytes]]]:
 
 def _false(made: ServerScripts, site: str, peer: str, share: bytes) -> bytes:
     shares = Shares.decode(made.honest.replies["unmask"][site]).shares
-    return _shares(made, site, tuple(replace(one, share=share) if one.peer == peer else one for one in shares))
+    return _shares(
+        made, site, tuple(replace(one, share=share) if one.peer == peer else one for one in shares)
+    )
 
 
 def _complaints(made: ServerScripts) -> None:
@@ -289,7 +324,10 @@ def _complaints(made: ServerScripts) -> None:
 
     def play(name: str, **of: tuple[str, ...]) -> None:
         said = {COHORT[int(at[1:])]: names for at, names in of.items()}
-        confirmed = {**made.honest.replies["confirm"], **{one: complaint(one, *names) for one, names in said.items()}}
+        confirmed = {
+            **made.honest.replies["confirm"],
+            **{one: complaint(one, *names) for one, names in said.items()},
+        }
         pairs = {name for one, names in said.items() for name in (one, *names)}
         made.play(name, {**made.honest.replies, "confirm": confirmed}, names=tuple(sorted(pairs)))
 
@@ -299,7 +337,7 @@ def _complaints(made: ServerScripts) -> None:
 
 
 def _wrong_dealings(made: ServerScripts) -> None:
-    """Sites that deal what they did not advertise, and confirm it all: the sum is lost, and they are named."""
+    """Sites that deal what they did not advertise: the sum is lost, and they are named."""
     world, spec = made.world, made.honest.spec
 
     def another(_: int, share: bytes) -> bytes:  # of a secret that is one more
@@ -308,7 +346,11 @@ def _wrong_dealings(made: ServerScripts) -> None:
     wrong: dict[str, tuple[str, str, Callable[[int, bytes], bytes]]] = {
         "another_self_mask_seed": (FIRST, "self-mask seed", another),
         "another_mask_secret": (DROPPED, "mask secret", another),
-        "shares_on_no_polynomial": (FIRST, "self-mask seed", lambda at, share: share if at % 2 else bytes(33)),
+        "shares_on_no_polynomial": (
+            FIRST,
+            "self-mask seed",
+            lambda at, share: share if at % 2 else bytes(33),
+        ),
         "shares_beyond_the_field": (FIRST, "self-mask seed", lambda at, share: share if at else b"\xff" * 33),
     }
     for name, dealing in wrong.items():
@@ -320,6 +362,8 @@ def _wrong_dealings(made: ServerScripts) -> None:
 def _out_of_turn(made: ServerScripts) -> None:
     """Replies of another stage, and to nothing that was asked."""
     honest = made.honest.replies
-    made.play("share_while_advertising", bad={("advertise", FOURTH): honest["share"][FOURTH]}, until="advertise")
+    made.play(
+        "share_while_advertising", bad={("advertise", FOURTH): honest["share"][FOURTH]}, until="advertise"
+    )
     made.play("advert_while_sharing", bad={("share", FOURTH): honest["advertise"][FOURTH]}, until="share")
     made.play("nothing_at_all", bad={("unmask", FOURTH): b"secfed/v1"}, until="unmask")

@@ -163,7 +163,9 @@ class Script:
         """A message that is refused; the session then takes not even the honest one."""
         data = message if isinstance(message, bytes) else message.encode()
         self._refused(data, refusal)
-        stage = next((s for s, sent in self._all.honest.requests.items() if self._fits(sent[ME])), "advertise")
+        stage = next(
+            (s for s, sent in self._all.honest.requests.items() if self._fits(sent[ME])), "advertise"
+        )
         self._refused(self._all.honest.requests[stage][ME], Refusal.OUT_OF_ORDER)
         return self
 

@@ -45,7 +45,10 @@ def site_scripts(scripts: Scripts) -> Json:
 
 
 def _each(
-    scripts: Scripts, stage: str, cases: dict[str, tuple[Any, R]], party: Callable[[str], dict[str, Any]] | None = None
+    scripts: Scripts,
+    stage: str,
+    cases: dict[str, tuple[Any, R]],
+    party: Callable[[str], dict[str, Any]] | None = None,
 ) -> None:
     for name, (message, refusal) in cases.items():
         script = scripts.begin(name, **(party(name) if party else {}))
@@ -111,6 +114,11 @@ def _specifications(scripts: Scripts) -> None:
     least, parts = COHORT[:2], [[list(COHORT[1:4]), 2]]
     limited: dict[str, tuple[dict[str, Any], Any, R]] = {
         "own_minimum_cohort": ({"limits": {"min_cohort": 7}}, honest, R.COHORT_TOO_SMALL),
+        "two_sites_though_permitted": (
+            {"limits": {"min_cohort": 1, "min_threshold": 1, "colluders": 0}},
+            named(cohort=(ME, FOURTH), threshold=2),
+            R.COHORT_TOO_SMALL,
+        ),
         "own_minimum_threshold": ({"limits": {"min_threshold": 5}}, honest, R.THRESHOLD_TOO_LOW),
         "own_minimum_cohort_as_threshold": ({"limits": {"min_cohort": 5}}, honest, R.THRESHOLD_TOO_LOW),
         "colluders_of_the_roster": ({"limits": {"colluders": None}}, honest, R.THRESHOLD_TOO_LOW),
@@ -132,7 +140,11 @@ def _specifications(scripts: Scripts) -> None:
         "nobody_else_planned": ({"planned": [ME]}, honest, R.NOT_PLANNED),
         "two_contributors": ({"contributors": [[list(least), 1]]}, honest, R.TOO_FEW_CONTRIBUTORS),
         "one_contributor": ({"contributors": [[[ME], 1]]}, honest, R.TOO_FEW_CONTRIBUTORS),
-        "fewer_contributors_than_wanted": ({"contributors": [*parts, [list(COHORT[:4]), 5]]}, honest, R.TOO_FEW_CONTRIBUTORS),
+        "fewer_contributors_than_wanted": (
+            {"contributors": [*parts, [list(COHORT[:4]), 5]]},
+            honest,
+            R.TOO_FEW_CONTRIBUTORS,
+        ),
         "contributors_before_layout": (
             {"contributors": [[list(least), 1]]},
             named(layout_digest=pattern("x")),
@@ -171,7 +183,10 @@ def _adverts(scripts: Scripts) -> None:
     elsewhere = signed(adverts[0], world.people[FIRST], labels.SIGN_ADVERT, second.digest)
     other, fresh = adverts[4], pattern("fresh", 1216)
     cases: dict[str, tuple[Any, R]] = {
-        "of_the_roster_not_of_the_cohort": (Adverts((by(ASIDE, mask_key=fresh), *adverts)), R.ADVERT_OUTSIDER),
+        "of_the_roster_not_of_the_cohort": (
+            Adverts((by(ASIDE, mask_key=fresh), *adverts)),
+            R.ADVERT_OUTSIDER,
+        ),
         "of_a_stranger": (Adverts((*adverts, replace(own, site="x"))), R.ADVERT_OUTSIDER),
         "backwards": (Adverts(adverts[::-1]), R.ADVERT_ORDER),
         "two_exchanged": (Adverts((*adverts[:4], adverts[5], adverts[4])), R.ADVERT_ORDER),
@@ -191,7 +206,10 @@ def _adverts(scripts: Scripts) -> None:
         "too_few": (Adverts(adverts[:3]), R.TOO_FEW_ADVERTS),
         "empty": (Adverts(()), R.OWN_ADVERT),
         "mask_key_unreduced": (with_(by(FIRST, mask_key=b"\xff" * 1216)), R.MALFORMED),
-        "seal_key_of_small_order": (with_(by(LAST, seal_key=adverts[5].seal_key[:-32] + bytes(32))), R.MALFORMED),
+        "seal_key_of_small_order": (
+            with_(by(LAST, seal_key=adverts[5].seal_key[:-32] + bytes(32))),
+            R.MALFORMED,
+        ),
     }
     _each(scripts, "share", {f"adverts_{name}": case for name, case in cases.items()})
     scripts.begin("adverts_just_enough").until("share").send(Adverts(adverts[:4])).end()
@@ -340,7 +358,10 @@ def _results(scripts: Scripts) -> None:
         "unsigned": (replace(honest, signature=bytes(64)), R.RESULT_SIGNATURE),
         "signed_by_a_site": (signed(honest, world.people[FIRST], labels.SIGN_RESULT), R.RESULT_SIGNATURE),
         "other_totals_unsigned": (replace(honest, totals_digest=pattern("x")), R.RESULT_SIGNATURE),
-        "of_another_specification": (made(spec_digest=world.specification(attempt=1).digest), R.RESULT_MISMATCH),
+        "of_another_specification": (
+            made(spec_digest=world.specification(attempt=1).digest),
+            R.RESULT_MISMATCH,
+        ),
         "other_survivors": (made(survivors=COHORT), R.RESULT_MISMATCH),
         "fewer_survivors": (made(survivors=honest.survivors[1:]), R.RESULT_MISMATCH),
         "unmask_again": (scripts.honest.requests["unmask"][ME], R.SECOND_UNMASK),
@@ -351,4 +372,3 @@ def _results(scripts: Scripts) -> None:
     honest_result = scripts.honest.requests["result"][ME]
     scripts.begin("result_before_unmasking").until("unmask").refuses(honest_result, R.OUT_OF_ORDER).end()
     assert honest.spec_digest == spec.digest
-

@@ -27,7 +27,7 @@ from tests.journals import NoMemory
 from tests.ring import Integers
 from tests.simulator import STAGES
 from tests.vectors.attempt import Envelopes, VectorEntropy
-from tests.vectors.primitives import Json, pattern
+from tests.vectors.primitives import pattern
 
 ASIDE: Final = "St-Anna"  # in the roster, and not asked
 DROPPED: Final = "hospital-10"
@@ -44,7 +44,10 @@ LIMITS: Final = SiteLimits(colluders=1)
 def lanes_of(site: str) -> list[list[int]]:
     """Ring integers, one list per run."""
     return [
-        [int.from_bytes(pattern(f"{site} lane {run.bits} {at}", 8), "big") % 2**run.bits for at in range(run.count)]
+        [
+            int.from_bytes(pattern(f"{site} lane {run.bits} {at}", 8), "big") % 2**run.bits
+            for at in range(run.count)
+        ]
         for run in SHAPE.runs
     ]
 
@@ -66,7 +69,9 @@ class World:
         """An identity that depends on its name."""
         return Identity.from_seed(name, pattern(f"{name} identity"))
 
-    def specification(self, signer: Identity | None = None, label: bytes = labels.SIGN_SPEC, **changes: Any) -> Specification:
+    def specification(
+        self, signer: Identity | None = None, label: bytes = labels.SIGN_SPEC, **changes: Any
+    ) -> Specification:
         """The honest specification with changes, signed by the aggregator unless somebody else is named."""
         unsigned = Specification(
             STUDY, 3, 1, "update", 0, COHORT, THRESHOLD, self.roster.digest, SHAPE.digest, BROADCAST
@@ -114,7 +119,9 @@ class Honest:
     spec: Specification
     draw: str = "first"
     silent: Mapping[str, str] = field(default_factory=lambda: {DROPPED: "mask"})
-    dealing: tuple[str, str, Callable[[int, bytes], bytes]] | None = None  # whose shares of what, and how they change
+    dealing: tuple[str, str, Callable[[int, bytes], bytes]] | None = (
+        None  # whose shares of what, and how they change
+    )
     requests: dict[str, dict[str, bytes]] = field(default_factory=dict)
     replies: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
@@ -144,7 +151,9 @@ class Honest:
 
     def _run(self) -> Honest:
         world, spec = self.world, self.spec
-        sites = {name: MaskedSite(world.contribution(name, self.draw, round=spec.round)) for name in spec.cohort}
+        sites = {
+            name: MaskedSite(world.contribution(name, self.draw, round=spec.round)) for name in spec.cohort
+        }
         server = MaskedServer(spec, world.roster, SHAPE)
         pending = server.begin()
         for stage in STAGES[:-1]:
@@ -165,4 +174,3 @@ class Honest:
             result = world.result(spec, self.survivors).encode()
             self.requests["result"] = dict.fromkeys(self.replies["unmask"], result)
         return self
-
