@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from safetensors.torch import load, load_file
 
+from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.records.roster_file import read_roster
 from secfed.runs.run_folder import MODEL_FILE
 from secfed.site.terms import Terms
@@ -102,7 +103,7 @@ def configuration(deployment: Deployment, study: Study) -> Path:
             "sites": 3,
             "privacy": None,
         },
-        "address": f"localhost:{json.loads((folder / 'consortium.json').read_text())['aggregator']['port']}",
+        "address": SiteFolder(folder).address(),
         "proto": str(ROOT / "deploy" / "transport" / "messages.proto"),
         "max_frame_bytes": 1 << 24,
         "identity_key": str(folder / "identity.key"),
