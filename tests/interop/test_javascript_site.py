@@ -21,7 +21,7 @@ from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from tests.conftest import ROOT
-from tests.deploy.deployment_case import POLICY, Deployment, Process, secfed
+from tests.deploy.deployment_case import POLICY, Deployment, Process
 from tests.deploy.simulated import simulated
 
 HERE: Final = Path(__file__).parent / "javascript"
@@ -86,6 +86,10 @@ def records(terms: Terms) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def run_folder(deployment: Deployment) -> Path:
+    return deployment.folder / SITE / "state" / "studies" / "plugs"
+
+
 def configuration(deployment: Deployment, study: Study) -> Path:
     """What the hospital's administrator writes down: the study as agreed, its files, its own minimums."""
     folder = deployment.folder / SITE
@@ -112,7 +116,7 @@ def configuration(deployment: Deployment, study: Study) -> Path:
         "tls_key": str(folder / "tls.key"),
         "certificate": str(folder / "tls.pem"),
         "ca": str(folder / "ca.pem"),
-        "folder": str(folder / "state"),
+        "folder": str(run_folder(deployment)),
         "records": str(folder / "records.json"),
         "policy": {"minCohort": 3, "minThreshold": 3},
         "program": {
@@ -132,7 +136,7 @@ def configuration(deployment: Deployment, study: Study) -> Path:
 
 @pytest.mark.slow
 def test_it_is_one_of_three_hospitals(tmp_path: Path) -> None:
-    """Over gRPC, with our aggregator and two of our agents: the model is that of a simulation of the same study."""
+    """Over gRPC, with our aggregator and two of our agents: the model is that of a simulation."""
     (tmp_path / "all").mkdir()
     policy = POLICY.replace("[privacy]\nmax_epsilon", "[privacy]\nrequire = false\nmax_epsilon")
     deployment = Deployment(tmp_path / "all", STUDY, policy=policy)
@@ -148,14 +152,16 @@ def test_it_is_one_of_three_hospitals(tmp_path: Path) -> None:
         (3, "evaluate", names),
     ]
     assert SITE in deployment.verify()
-    own = deployment.folder / SITE / "state" / MODEL_FILE
+    own = run_folder(deployment) / MODEL_FILE
     assert own.read_bytes() == (deployment.out / MODEL_FILE).read_bytes()
 
     expected, found = load(simulated(study, tmp_path / "simulated")), load_file(own)
     assert expected.keys() == found.keys()
     # What differs is how each site rounds to fixed point, and float32 against float64.
     assert max(float((expected[name] - found[name]).abs().max()) for name in expected) < 1e-5
-    scores = [json.loads((run / "run.json").read_text())["final"] for run in (deployment.out, tmp_path / "simulated")]
+    scores = [
+        json.loads((run / "run.json").read_text())["final"]
+        for run in (deployment.out, tmp_path / "simulated")
+    ]
     assert scores[0] == pytest.approx(scores[1], abs=1e-5)
     assert "refused" not in (deployment.folder / f"{SITE}.log").read_text()
-    secfed("audit", "verify", deployment.folder / SITE / "state", "--roster", deployment.folder / "centre" / "roster.json")

@@ -56,7 +56,7 @@ const OTHER = ["SecfedError", "this site cannot do this now"];
 
 /** An error of the protocol: its class, the number of the refusal where it has one, and the sites that it names. */
 export class ProtocolError extends Error {
-  constructor(kind, message, refusal = null, named = []) {
+  constructor(kind, message, refusal = null, named = "") {
     super(message);
     this.name = this.kind = kind;
     this.refusal = refusal;
@@ -67,7 +67,7 @@ export class ProtocolError extends Error {
 export const malformed = (message) => new ProtocolError("MalformedMessage", message);
 
 /** Ends an attempt with refusal R`number`, unless `holds`. The detail stays at this site; names of sites leave. */
-export function require(holds, number, detail, named = []) {
+export function require(holds, number, detail, named = "") {
   if (holds) return;
   const [kind, text] = REFUSALS[number];
   throw new ProtocolError(kind, `refusal ${number}: ${text}: ${detail}`, number, named);
@@ -77,7 +77,7 @@ export function require(holds, number, detail, named = []) {
 export function outgoing(error) {
   if (error.refusal) {
     const [kind, text] = REFUSALS[error.refusal];
-    return [kind, `refusal ${error.refusal}: ${text}${error.named.length ? ` (${error.named.join(", ")})` : ""}`];
+    return [kind, `refusal ${error.refusal}: ${text}${error.named && ` (${error.named})`}`];
   }
   return error.kind in TEXTS ? [error.kind, TEXTS[error.kind]] : OTHER;
 }

@@ -30,48 +30,55 @@ class Lines {
   }
 }
 
+const placeOf = ({ study, round, exchange_index, attempt }) => [study, round, exchange_index, attempt];
+const compare = (a, b) => a.map((value, at) => value - b[at]).find((difference) => difference !== 0) ?? 0;
+
 /** Which attempts began, uploaded and gave out shares. One process uses one journal. */
 export class Journal {
   constructor(path) {
     this.lines = new Lines(path);
     this.marks = this.lines.lines.map((line) => JSON.parse(line));
   }
+  /** Whether the update of an exchange has left. */
+  left(...exchange) {
+    return this.marks.some(({ mark, place }) => mark === "uploaded" && exchange.every((value, at) => value === place[at]));
+  }
   begin(spec) {
-    require(this.lines.intact, 37, "the journal was replaced");
-    require(!this.#has("uploaded", this.#exchange(spec)), 12, "this update has left");
-    require(!this.#later(spec, true), 11, "not later than the journal's newest attempt");
+    this.#check();
+    require(!this.left(spec.study, spec.round, spec.exchange_index), 12, "this update has left");
+    require(this.#newest(spec) < 0, 11, "not later than the journal's newest attempt");
     this.#mark("begun", spec);
   }
   uploaded(spec) {
-    require(this.lines.intact && this.#has("begun", this.#attempt(spec)), 37, "the journal does not know the attempt");
-    require(!this.#later(spec, false), 11, "a later attempt has begun");
-    require(!this.#has("uploaded", this.#exchange(spec)), 12, "this update has left");
+    this.#checkNewest(spec);
+    require(!this.#has("uploaded", spec), 12, "it has left");
     this.#mark("uploaded", spec);
   }
   unmasked(spec) {
-    require(this.lines.intact && this.#has("begun", this.#attempt(spec)), 37, "the journal does not know the attempt");
-    require(!this.#later(spec, false), 11, "a later attempt has begun");
-    require(!this.#has("unmasked", this.#attempt(spec)), 34, "shares were given out");
-    require(this.#has("uploaded", this.#attempt(spec)), 37, "no upload in this attempt");
+    this.#checkNewest(spec);
+    require(!this.#has("unmasked", spec), 34, "shares were given out");
+    require(this.#has("uploaded", spec), 37, "no upload in this attempt");
     this.#mark("unmasked", spec);
   }
 
-  #exchange = ({ study, round, exchange_index }) => [study, round, exchange_index];
-  #attempt = (spec) => [...this.#exchange(spec), spec.attempt];
-  #has(mark, place) {
-    return this.marks.some((one) => one.mark === mark && place.every((value, at) => one.place[at] === value));
+  #check() {
+    require(this.lines.intact, 37, "the journal was replaced");
   }
-  /** Whether an attempt of the study stands in the journal that is later, or equal where `orEqual`. */
-  #later(spec, orEqual) {
-    const place = this.#attempt(spec);
-    return this.marks.some(({ place: [study, ...numbers] }) => {
-      if (study !== place[0]) return false;
-      const at = numbers.findIndex((value, index) => value !== place[index + 1]);
-      return at === -1 ? orEqual : numbers[at] > place[at + 1];
-    });
+  #checkNewest(spec) {
+    this.#check();
+    require(this.#newest(spec) >= 0, 37, "the journal does not know the attempt");
+    require(this.#newest(spec) === 0, 11, "a later attempt has begun");
+  }
+  /** Below 0 if the newest attempt of the study is before this one, or there is none; 0 if it is this one. */
+  #newest(spec) {
+    const last = this.marks.findLast(({ mark, place }) => mark === "begun" && place[0] === spec.study);
+    return last === undefined ? -1 : compare(last.place.slice(1), placeOf(spec).slice(1));
+  }
+  #has(mark, spec) {
+    return this.marks.some((one) => one.mark === mark && canonical(one.place) === canonical(placeOf(spec)));
   }
   #mark(mark, spec) {
-    const entry = { mark, place: this.#attempt(spec) };
+    const entry = { mark, place: placeOf(spec) };
     this.lines.append(JSON.stringify(entry));
     this.marks.push(entry);
   }

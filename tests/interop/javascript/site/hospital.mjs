@@ -1,7 +1,7 @@
 // The frames of section 7 of docs/protocol.md: tasks, steps and notices of one study.
 import { renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { decode, FRAMES, hex, readAll, typeOf, utf8 } from "./encoding.mjs";
+import { decode, equal, FRAMES, hex, readAll, typeOf, utf8 } from "./encoding.mjs";
 import { malformed, ProtocolError, require } from "./errors.mjs";
 import { openFinalModel } from "./final_model.mjs";
 import { Layout } from "./layout.mjs";
@@ -36,17 +36,21 @@ export class Hospital {
     if (study !== this.study) throw contradicts("a task of another study");
     const planned = this.program.exchanges(round)[exchange_index];
     if (planned?.name !== exchange) throw contradicts("the study has no such exchange there");
+    const broadcastDigest = digest("broadcast digest", broadcast);
     const last = this.work ?? { round: 0, exchangeIndex: 0 };
-    const later = round > last.round || (round === last.round && exchange_index > last.exchangeIndex);
-    if (!later) throw new ProtocolError("Replay", "this exchange was worked on already");
+    const later = round - last.round || exchange_index - last.exchangeIndex;
+    if (later === 0 && !this.journal.left(study, round, exchange_index)) {
+      if (!equal(broadcastDigest, last.broadcastDigest)) throw contradicts("the exchange was begun from another broadcast");
+      return READY; // an aggregator that was restarted asks again
+    }
+    if (later <= 0) throw new ProtocolError("Replay", "this exchange was worked on already");
     const tensors = this.#checked(broadcast);
     const layout = new Layout(planned.fields, this.roster.ids.length);
     // What the work comes to changes nothing about the reply: the program adds zeros where it fails.
     const lanes = layout.quantise(this.program.contribute(planned, tensors), random(32));
     this.session = null;
     this.work = {
-      study, round, exchange, exchangeIndex: exchange_index, layout, lanes, isPrivate: false,
-      broadcastDigest: digest("broadcast digest", broadcast),
+      study, round, exchange, exchangeIndex: exchange_index, layout, lanes, isPrivate: false, broadcastDigest,
     };
     return READY;
   }

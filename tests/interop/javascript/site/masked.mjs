@@ -152,7 +152,7 @@ export class MaskedSite {
     const owners = new Map();
     for (const { site, mask_key, seal_key, commitment } of adverts) {
       for (const value of [mask_key, seal_key, commitment].map(hex)) {
-        require(!owners.has(value), 20, "twice", [...new Set([owners.get(value), site])]);
+        require(!owners.has(value), 20, "twice", `by ${owners.get(value)} and by ${site}`);
         owners.set(value, site);
       }
     }
