@@ -78,7 +78,8 @@ def test_its_libraries_are_pinned_without_naming_a_registry() -> None:
 
 def records(terms: Terms) -> dict[str, list[dict[str, Any]]]:
     """Of the hospital, as its own program reads them."""
-    data = terms.algorithm.site_data(SITE)
+    algorithm: Any = terms.algorithm
+    data = algorithm.site_data(SITE)
     halves = {"train": (data.train_x, data.train_y), "test": (data.test_x, data.test_y)}
     return {
         half: [{"x": x, "label": label} for x, label in zip(xs.tolist(), ys.tolist(), strict=True)]
@@ -96,7 +97,8 @@ def configuration(deployment: Deployment, study: Study) -> Path:
     roster = read_roster(folder / "pinned-roster.json")
     terms = Terms.of(study, roster, SITE)
     (folder / "records.json").write_text(json.dumps(records(terms)))
-    weight, bias = terms.algorithm.initial
+    algorithm: Any = terms.algorithm
+    weight, bias = algorithm.initial
     content = {
         "site": SITE,
         "study": study_id(study),
@@ -121,7 +123,7 @@ def configuration(deployment: Deployment, study: Study) -> Path:
         "policy": {"minCohort": 3, "minThreshold": 3},
         "program": {
             "rounds": study.rounds,
-            "features": terms.algorithm.initial[weight].shape[1],
+            "features": algorithm.initial[weight].shape[1],
             "learningRate": 0.5,
             "weight": weight,
             "bias": bias,
