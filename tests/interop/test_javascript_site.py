@@ -27,6 +27,7 @@ from tests.deploy.simulated import simulated
 HERE: Final = Path(__file__).parent / "javascript"
 NODE: Final = shutil.which("node")
 VECTORS: Final = ROOT / "tests" / "vectors" / "v1"
+SCRIPTS: Final = VECTORS.with_name("v1.1") / "site_scripts.json"
 SITE: Final = "hospital-3"
 
 pytestmark = pytest.mark.skipif(
@@ -62,10 +63,19 @@ deadline_s = 3600
 """
 
 
-def test_it_passes_the_vectors() -> None:
-    command = [str(NODE), "vectors.mjs", str(VECTORS)]
+def run(*arguments: object) -> None:
+    command = [str(NODE), *map(str, arguments)]
     done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_it_passes_the_vectors() -> None:
+    run("vectors.mjs", VECTORS)
+
+
+@pytest.mark.skipif(not SCRIPTS.exists(), reason="there are no scripts for a site")
+def test_it_passes_the_scripts_for_a_site() -> None:
+    run("scripts.mjs", SCRIPTS)
 
 
 def test_its_libraries_are_pinned_without_naming_a_registry() -> None:
