@@ -41,7 +41,8 @@ TYPES = (*(kind.__name__ for kind in MESSAGES), "Roster", "frame", "state")
 
 @cache
 def _targets() -> dict[str, Any]:
-    return _fuzzer().targets()
+    found: dict[str, Any] = _fuzzer().targets()
+    return found
 
 
 def test_every_decoder_is_fuzzed() -> None:

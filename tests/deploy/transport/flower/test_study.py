@@ -1,4 +1,4 @@
-"""A whole study, masked and with closed sums, over Flower's Grid, with the folder of a real site behind every node."""
+"""A whole study over Flower's Grid, masked and with closed sums; a real site's folder behind every node."""
 
 from __future__ import annotations
 
