@@ -36,7 +36,7 @@ from secfed.records.transcript import (
     SumRecord,
     Transcript,
 )
-from secfed.runs.aggregator_saw import what_the_aggregator_saw
+from secfed.runs.aggregator_saw import what_the_aggregator_saw, why_no_metrics
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
@@ -206,7 +206,7 @@ class CentralRun:
             sites=self._central.names,
             rounds=tuple(self._reports[number] for number in sorted(self._reports)),
             final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
-            saw=saw,
+            saw=f"{saw} {why_no_metrics(study.protection.kind)}".rstrip(),
             initial=metrics.get(0),
             closing_aborted=closing[0] if closing else None,
             start=study.model.start_sha256,

@@ -1,4 +1,4 @@
-"""What the aggregator could read in a run, in one sentence."""
+"""What the aggregator could read in a run, in one sentence, and why it has no metrics where it read nothing."""
 
 from __future__ import annotations
 
@@ -52,6 +52,16 @@ def what_the_aggregator_saw(
         how = "closed" if traits.opened_by_shares else "as ciphertext"
         return f"The aggregator saw: {of_what}, {how}; no totals, no hospital's values."
     return f"The aggregator saw: {of_what}; no hospital's values."
+
+
+def why_no_metrics(protection: str) -> str:
+    """Why an aggregator has measured nothing, in one sentence; empty where it reads the sums."""
+    if TRAITS[protection].aggregator_reads_sums:
+        return ""
+    return (
+        "Only the hospitals can read the sums, so there are no metrics, no losses and no model here: "
+        "every hospital has the model."
+    )
 
 
 def _plural(noun: str, count: int) -> str:
