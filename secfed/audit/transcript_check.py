@@ -5,7 +5,7 @@
 3. Every recorded sum carries the aggregator's signature; no exchange of a round was summed twice.
 4. Every sum that a site recorded, or followed without being in it, stands in the aggregator's transcript
    with the same specification, survivors and totals; where it was in it, that site among the survivors.
-   No two sites hold different results of one exchange.
+   Without it, no two sites hold different results of one exchange.
 5. The models beside the transcripts are those that they name (:mod:`secfed.audit.model_check`).
 6. The end of each is there, as far as itself or another one shows it (:mod:`secfed.audit.end_check`).
 
@@ -76,7 +76,8 @@ def compare_run(central: Party, sites: Sequence[Party], roster: Roster, found: F
             own = _sums(site, roster, found)
             if central.entries:
                 _compare_sums(central, main, site, own, found)
-            _compare_sites(first, site, own, found)
+            else:
+                _compare_sites(first, site, own, found)
     check_ends(central, sites, found)
     return check_models(central, sites, roster, found)
 

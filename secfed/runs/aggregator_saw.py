@@ -1,4 +1,4 @@
-"""What the aggregator could read in a run, in one sentence, and why it has no metrics where it read nothing."""
+"""What the aggregator could read in a run, in one sentence; and why it has no metrics where it read none."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from secfed.audit.privacy.check import check
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
@@ -42,8 +44,14 @@ def verifier() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """A finished study, in a folder as ``secfed aggregate`` and the hospitals would put it together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        yield _played(tmp_path_factory)
+
+
+def _played(tmp_path_factory: pytest.TempPathFactory) -> Case:
     root = tmp_path_factory.mktemp("closed")
     study = durable_case.study("closed", None).replace("data.sites", len(PEOPLE))
     made, out = durable_case.Consortium(study, root / "hospitals", people=PEOPLE), root / "run"
@@ -89,6 +97,14 @@ def test_a_hospital_that_was_away_follows_to_the_same_model_and_all_records_veri
     assert (kinds.count(FOLLOWED), kinds.count(SUMMED), kinds.count(MODEL)) == (2, 0, 1)
     assert run.problems() == []
     assert verifier.main([str(run.path)]) == 0
+
+
+def test_a_hospital_that_the_last_sums_never_reached_is_noted(run: Run) -> None:
+    run.bodies(run.other, MODEL, lambda body: body.update(sums=1, sha256="88" * 32))
+    (run.other.parent / MODEL_FILE).unlink()
+    found = check([run.path], [], None, [])
+    assert found.problems == []
+    assert any("names the model after 1 sums of 2" in note for note in found.notes)
 
 
 def _last(entries: list[tuple[str, Body]], kind: str) -> Body:
