@@ -233,6 +233,31 @@ def test_a_restarted_site_knows_what_it_signed_and_stays_stopped_after_a_wrong_s
     consortium.close()
 
 
+def test_in_a_sparse_graph_a_hospital_that_restarts_after_every_message_takes_the_same_sums(
+    tmp_path: Path,
+) -> None:
+    chosen = durable_case.study("closed", None).replace("protection.graph", "sparse")
+    people = (*durable_case.NAMES, "hospital-4")
+    consortium = durable_case.Consortium(chosen.replace("data.sites", 4), tmp_path / "x", people=people)
+    restarted: list[str] = []
+
+    def deliver(stage: str, hospital: durable_case.Hospital, frame: Buffer) -> bytes:
+        reply = hospital.handle(frame)
+        if hospital.identity.name == durable_case.VICTIM and stage != "keys":
+            hospital.start()
+            restarted.append(stage)
+        return reply
+
+    consortium.deliver = deliver
+    consortium.run()
+    assert {"choose", "share", "mask", "unmask", "result"} < set(restarted)
+    assert [outcome.survivors for outcome in consortium.outcomes] == [people] * 2
+    sites = [one.open.site for one in consortium.hospitals.values() if one.open]
+    assert {site.sums for site in sites} == {2}
+    assert len({encode_state(site.replica.model()) for site in sites if site.replica}) == 1
+    consortium.close()
+
+
 # The study file.
 
 

@@ -90,7 +90,7 @@ def played() -> Held:
         patch.setattr(EncryptedServer, "receive", note_upload)
         hold_back(patch)
         run(Study.parse(STUDY).replace("study.rounds", 2), None)
-    made = Held(seen.sites[SITE], seen.rounds[0], seen.sums[:2], uploads)  # type: ignore[arg-type]
+    made = Held(seen.sites[SITE], seen.rounds[0], seen.sums[:2], uploads)
     assert (made.site.sums, made.last.spec.round) == (1, 2)
     return made
 
