@@ -278,7 +278,8 @@ def check_models(central: Chain, sites: list[Chain], roster: Roster, report: Rep
             run = json.loads(path.read_bytes())
             rounds = {str(row.get("round")): row["metrics"] for row in run["rounds"] if row.get("metrics")}
             parts = {"initial": run.get("initial") or None, "rounds": rounds, "final": run.get("final", {})}
-            if hashlib.sha256(canonical(parts)).hexdigest() != main["metrics"]:
+            may_lack = central.owner not in named and not any(parts.values())  # it reads no sums
+            if not may_lack and hashlib.sha256(canonical(parts)).hexdigest() != main["metrics"]:
                 report.problem(path, None, "its metrics are not those that the transcript names")
         except (ValueError, KeyError, TypeError, AttributeError):
             report.problem(path, None, "cannot be read")

@@ -21,7 +21,7 @@ from secfed.crypto.messages import FinalModel
 from secfed.errors import LinkError
 from secfed.records.roster_file import write_roster
 from secfed.records.transcript import CLOSED, FOLLOWED, MODEL, SETTINGS, SUMMED, Transcript
-from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, site_folder
+from secfed.runs.run_folder import MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, site_folder
 from secfed.server.make_run import make_run
 from tests.interop.auditor_case import Body, Run, dropped, flip, load_verifier
 from tests.secfed import durable_case
@@ -72,6 +72,8 @@ def _played(tmp_path_factory: pytest.TempPathFactory) -> Case:
         )
         log.append(CLOSED, log.closing(delivered=[]))
     write_roster(out / "roster.json", rules.roster)
+    rounds = [{"round": 1, "metrics": None}]  # an aggregator that reads no sums has none
+    (out / RUN_FILE).write_text(json.dumps({"initial": None, "rounds": rounds, "final": {}}))
     for name, hospital in made.hospitals.items():
         assert hospital.open is not None
         hospital.open.finish()
@@ -137,6 +139,9 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "a byte of a follower's transcript": lambda run: flip(run, run.other),
     "a byte of a site's model": lambda run: flip(run, run.site.parent / MODEL_FILE),
     "another model beside the aggregator's transcript": lambda run: (run.path / MODEL_FILE).write_bytes(b"x"),
+    "metrics that the aggregator cannot have": lambda run: run.replaced(
+        run.path / RUN_FILE, '"final": {}', '"final": {"accuracy": 0.99}'
+    ),
     # By a site.
     "another model": lambda run: run.bodies(run.site, MODEL, lambda b: b.update(sha256="88" * 32)),
     "another sum, signed by nobody": lambda run: run.bodies(
