@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from secfed.config.schema import Strict
 from secfed.crypto import thresholds
+from secfed.crypto.keystream import StreamCipher
 from secfed.deploy.policy.rules import Rules
 from secfed.errors import ConfigError
 
@@ -63,6 +64,10 @@ class ProtectionRules(Strict):
     reveal: tuple[Literal["aggregator", "sites"], ...] = Field(
         default=("aggregator", "sites"),
         description='an array of "aggregator" and "sites": who may read sums; encrypted ones sites only',
+    )
+    keystreams: tuple[StreamCipher, ...] = Field(
+        default=tuple(StreamCipher),
+        description='an array of "chacha20" and "aes-256-ctr": what may make masks',
     )
     schemes: tuple[Literal["bfv", "ckks"], ...] = Field(
         default=("bfv",), description='an array of "bfv" and "ckks": schemes of encrypted protection'

@@ -10,6 +10,7 @@ from secfed.config.protections import CLOSED, TRAITS, ProtectionName, Protection
 from secfed.config.schema import LATER, OPERATIONAL, Strict
 from secfed.crypto import thresholds
 from secfed.crypto.fixedpoint import FixedPoint
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.masked.graph import DROPOUT_RATE, SparseGraph
 from secfed.errors import ConfigError, RangeError
 
@@ -85,6 +86,11 @@ class ProtectionSection(Strict):
         default="complete",
         json_schema_extra=LATER,
         description='"complete" or "sparse": fewer masks, for cohorts above a hundred; only for masked',
+    )
+    keystream: StreamCipher = Field(
+        default=StreamCipher.CHACHA20,
+        json_schema_extra=LATER,
+        description='"chacha20" or "aes-256-ctr": what makes masks; only for masked',
     )
     dropout_rate: float = Field(
         default=DROPOUT_RATE,

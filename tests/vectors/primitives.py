@@ -92,7 +92,7 @@ def derivation_vectors() -> Json:
                 "run": index,
                 "bits": run.bits,
                 "count": run.count,
-                "first_64_bytes": _stream(stream.keystream(context, index), 64).hex(),
+                "first_64_bytes": _stream(stream.key(context, index).segment(0), 64).hex(),
             }
             for kind, stream in streams.items()
             for index, run in enumerate(shape.runs)
