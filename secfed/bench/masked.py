@@ -1,7 +1,7 @@
 """Masked protection against its own limit, against plain, and against Flower's SecAgg+, in one run.
 
-The limit is the bare keystream-and-add loop over as many streams as the protocol needs, of the same cipher, in
-the same chunk size and on all processors: nothing that masks with these streams can be faster on this
+The limit is the bare keystream-and-add loop over as many streams as the protocol needs, of the same cipher,
+in the same chunk size and on all processors: nothing that masks with these streams can be faster on this
 machine. Everything is measured in one process, alternating, and reported with the ratio.
 """
 

@@ -13,7 +13,6 @@ from secfed.crypto.lanes import Run
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.closing import Closing
 from secfed.crypto.masked.graph import SparseGraph
-from secfed.errors import RoundAborted
 from tests.simulator import Attempt, Consortium
 
 AES = StreamCipher.AES_256_CTR
