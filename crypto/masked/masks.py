@@ -219,19 +219,11 @@ class Accumulator:
         _check_size(vector, self._shape)
         at = 0
         for run, total in zip(self._shape.runs, self.runs, strict=True):
-            self._add_run(run, total, vector[at : at + run.wire_bytes])
+            data = vector[at : at + run.wire_bytes]
             at += run.wire_bytes
-
-    @staticmethod
-    def _add_run(run: Run, total: NDArray[Any], data: memoryview) -> None:
-        def add(numbered: tuple[int, NDArray[Any]]) -> None:
-            index, part = numbered
-            for start in range(0, part.size, lanes.CHUNK_ELEMENTS):
-                chunk = part[start : start + lanes.CHUNK_ELEMENTS]
-                first = index * part_lanes(run) + start
-                np.add(chunk, lanes.unpack_chunk(data, run, first, chunk.size), out=chunk)
-
-        in_threads(parts_of(run, total), add, at_most=count_parts(run))
+            for start in range(0, run.count, lanes.CHUNK_ELEMENTS):
+                part = total[start : start + lanes.CHUNK_ELEMENTS]
+                np.add(part, lanes.unpack_chunk(data, run, start, part.size), out=part)
 
     def apply(self, streams: Sequence[MaskStream], context: MaskContext) -> None:
         """Add or subtract whole streams."""

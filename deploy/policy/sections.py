@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 
 from secfed.config.schema import Strict
 from secfed.crypto import thresholds
-from secfed.crypto.keystream import StreamCipher
 from secfed.deploy.policy.rules import Rules
 from secfed.errors import ConfigError
 
@@ -65,8 +64,8 @@ class ProtectionRules(Strict):
         default=("aggregator", "sites"),
         description='an array of "aggregator" and "sites": who may read sums; encrypted ones sites only',
     )
-    keystreams: tuple[StreamCipher, ...] = Field(
-        default=tuple(StreamCipher),
+    keystreams: tuple[Literal["chacha20", "aes-256-ctr"], ...] = Field(
+        default=("chacha20", "aes-256-ctr"),
         description='an array of "chacha20" and "aes-256-ctr": what may make masks',
     )
     schemes: tuple[Literal["bfv", "ckks"], ...] = Field(

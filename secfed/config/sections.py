@@ -87,8 +87,8 @@ class ProtectionSection(Strict):
         json_schema_extra=LATER,
         description='"complete" or "sparse": fewer masks, for cohorts above a hundred; only for masked',
     )
-    keystream: StreamCipher = Field(
-        default=StreamCipher.CHACHA20,
+    keystream: Literal["chacha20", "aes-256-ctr"] = Field(
+        default="chacha20",
         json_schema_extra=LATER,
         description='"chacha20" or "aes-256-ctr": what makes masks; only for masked',
     )
@@ -158,6 +158,11 @@ class ProtectionSection(Strict):
     def sparse_graph(self) -> SparseGraph | None:
         """How masks are shared; None for the complete graph."""
         return SparseGraph(self.dropout_rate) if self.graph == "sparse" else None
+
+    @property
+    def cipher(self) -> StreamCipher:
+        """What makes masks."""
+        return StreamCipher(self.keystream)
 
     @property
     def kind(self) -> str:

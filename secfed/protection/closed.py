@@ -76,7 +76,7 @@ class Closed(OpenedAtSites):
         cls, settings: ProtectionSection, _algorithm: Algorithm, _rounds: int, sites: Sequence[str]
     ) -> Closed:
         """See :func:`secfed.protection.registry.make_protection`."""
-        return cls(chosen_holder(settings, sites), settings.sparse_graph, settings.keystream)
+        return cls(chosen_holder(settings, sites), settings.sparse_graph, settings.cipher)
 
     @property
     def form(self) -> KeyForm:

@@ -55,7 +55,7 @@ MASKED: Final = VectorSums(TRAITS["masked"], MaskedSite, MaskedServer)
 
 def _masked(settings: ProtectionSection) -> VectorSums:
     """The same states in either graph; every party takes graph and cipher from its own copy of the study."""
-    graph, cipher = settings.sparse_graph, settings.keystream
+    graph, cipher = settings.sparse_graph, settings.cipher
     if graph is None and cipher is StreamCipher.CHACHA20:
         return MASKED
 
