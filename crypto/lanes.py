@@ -81,18 +81,6 @@ class VectorShape:
         return sum(run.count for run in self.runs)
 
 
-def in_place(buffer: Buffer, run: Run) -> NDArray[Any] | None:
-    """The run's bytes seen as lanes without a copy: [count], writable if the buffer is.
-
-    None where lanes are packed. Arithmetic is fastest if the buffer starts at a multiple of the lane's size.
-
-    Raises:
-        MalformedMessage: the buffer is not ``run.wire_bytes`` long.
-    """
-    _check_size(buffer, run)
-    return np.frombuffer(buffer, dtype=run.dtype, count=run.count) if run.whole else None
-
-
 def pack_into(lanes: NDArray[Any], run: Run, out: bytearray | memoryview, start_lane: int = 0) -> None:
     """Write the low bits of one chunk's lanes, or of all, to their place in the whole run's bytes.
 

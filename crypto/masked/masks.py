@@ -167,8 +167,9 @@ def write_masked(
 ) -> bytes:
     """Quantise, mask and lay out a whole vector in its outgoing buffer; return its digest.
 
-    Each part is quantised, masked by every stream and hashed by one thread; nothing but ``out`` is as large
-    as the vector. ``source`` is read by one thread at a time.
+    Each part is quantised, masked by every stream, written to ``out`` and hashed by one thread; nothing but
+    ``out`` is as large as the vector. ``source`` is read by one thread at a time, into memory that is warm:
+    the fresh pages of ``out`` are first touched by all threads.
     """
     hasher, at = PieceHasher(out), 0
     for index, run in enumerate(context.shape.runs):
@@ -180,16 +181,13 @@ def write_masked(
 def _write_run(
     source: VectorSource, run: Run, masker: Masker, room: memoryview, hasher: PieceHasher, at: int
 ) -> None:
-    whole, size = lanes.in_place(room, run), part_lanes(run)
-    spare: list[NDArray[Any]] = []  # where narrow lanes are computed
+    size = part_lanes(run)
+    spare: list[NDArray[Any]] = []  # room for parts, of threads that are done with it
 
     def filled() -> Iterator[tuple[int, NDArray[Any]]]:
         for start in range(0, run.count, size):
             count = min(size, run.count - start)
-            if whole is not None:
-                part = whole[start : start + count]
-            else:
-                part = (spare.pop() if spare else np.empty(min(size, run.count), run.dtype))[:count]
+            part = (spare.pop() if spare else np.empty(min(size, run.count), run.dtype))[:count]
             for first in range(0, count, lanes.CHUNK_ELEMENTS):
                 source.fill(run, part[first : first + lanes.CHUNK_ELEMENTS])
             yield start, part
@@ -197,9 +195,8 @@ def _write_run(
     def finish(filled_part: tuple[int, NDArray[Any]]) -> None:
         start, part = filled_part
         masker.apply(start // size, part)
-        if whole is None:
-            lanes.pack_into(part, run, room, start)
-            spare.append(part)
+        lanes.pack_into(part, run, room, start)
+        spare.append(part)
         end = start + part.size
         last = run.wire_bytes if end == run.count else end * run.bits // 8
         hasher.written(at + start * run.bits // 8, at + last)
