@@ -104,9 +104,10 @@ class Masker:
 
     def apply(self, index: int, part: NDArray[Any]) -> None:
         """Add or subtract every stream's words for the part of this number; once for each part."""
-        workspace = (
-            self._spare.pop() if self._spare else Workspace(lanes.CHUNK_ELEMENTS * self._dtype.itemsize)
-        )
+        try:
+            workspace = self._spare.pop()  # without a look first: another thread may take the last one
+        except IndexError:
+            workspace = Workspace(lanes.CHUNK_ELEMENTS * self._dtype.itemsize)
         streams = [(key.segment(index), sign) for key, sign in self._keys]
         for start in range(0, part.size, lanes.CHUNK_ELEMENTS):
             chunk = part[start : start + lanes.CHUNK_ELEMENTS]
