@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.messages import ClosedSum, KeyDelivery, KeyRequest
+from secfed.crypto.masked.closing import Closing
 from secfed.crypto.messages import peek_type
 from secfed.errors import InconsistentView, LinkError, Replay, SecfedError
 from secfed.protection.opened_at_sites import ExpectedState
@@ -178,3 +180,33 @@ def test_no_sum_that_the_others_took_can_be_skipped(consortium: Consortium, tmp_
         victim.handle(summed)
     tags = {site_of(consortium, name)._state_tag() for name in PEOPLE}
     assert (site_of(consortium).sums, len(tags)) == (2, 1)
+
+
+def test_one_site_with_a_wrong_tag_stops_all_before_anything_is_learnt_and_is_not_named(
+    consortium: Consortium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SECURITY.md, "One hospital can stop the study": the price of tags that hide single sites."""
+    tagged, serving = Closing.tagged, [""]
+
+    def wrong(self: Closing, *rest: Any) -> Any:
+        source = tagged(self, *rest)
+        if serving == [VICTIM]:
+            source._tags.value = source._tags.value + np.uint64(1)  # type: ignore[attr-defined]
+        return source
+
+    def deliver(stage: str, hospital: Hospital, frame: Buffer) -> bytes:
+        serving[:] = [hospital.identity.name]
+        return hospital.handle(frame)
+
+    monkeypatch.setattr(Closing, "tagged", wrong)
+    consortium.deliver = deliver
+    consortium.run()
+    first, second = consortium.outcomes
+    assert "no hospital could open the sum" in str(first.aborted)
+    assert second.aborted is not None
+    for name in PEOPLE:
+        assert site_of(consortium, name)._local.stopped
+        assert site_of(consortium, name).sums == 0
+    refused = [stage for stage, _, _, reply in consortium.frames if reply is None and "refusal 45: " in stage]
+    assert len(refused) == len(PEOPLE)
+    assert not any(VICTIM in stage for stage in refused)
