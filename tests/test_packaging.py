@@ -191,31 +191,6 @@ print(json.dumps({{name: str(Path(importlib.util.find_spec(name).origin).resolve
     assert set(found.values()) == expected
 
 
-def test_the_core_needs_no_extra(tmp_path: Path) -> None:
-    """``make demo`` installs the core only, so the command line must start without any extra."""
-    optional = [
-        "tenseal",
-        "opacus",
-        "dp_accounting",
-        "flwr",
-        "grpc",
-        "prometheus_client",
-        "hypothesis",
-        "pytest",
-    ]
-    code = f"""
-import importlib.abc, sys
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname.partition(".")[0] in {optional!r}:
-            raise ModuleNotFoundError(f"No module named {{fullname!r}}", name=fullname)
-sys.meta_path.insert(0, Absent())
-import secfed.cli, secfed.simulation.simulate
-print("started")
-"""
-    assert python(code, tmp_path).splitlines()[-1] == "started"
-
-
 def test_readme_shows_the_bring_your_own_example_as_it_is_in_at_most_20_lines() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     files = [ROOT / "examples" / "bring-your-own" / name for name in ("my_hospital.py", "study.toml")]

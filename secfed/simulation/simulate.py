@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -68,6 +69,7 @@ def simulate(
     with link_errors(), ExitStack() as stack:
         stack.enter_context(single_threaded())
         stack.enter_context(remembered_signatures())
+        _check_packages(study)
         built = build(study)
         names = tuple(sorted(build_data(study).sites))
         _check_drops(study, drops, names)
@@ -105,6 +107,12 @@ def simulate(
             write_run(report, out)
     observer.finished(report)
     return report
+
+
+def _check_packages(study: Study) -> None:
+    """Say at the start that a package is missing, not round by round."""
+    if study.protection.name == "encrypted":
+        import_module("secfed.crypto.encrypted.bfv_tenseal")
 
 
 def _check_drops(study: Study, drops: Sequence[Dropout], names: Sequence[str]) -> None:

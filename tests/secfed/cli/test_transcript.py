@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -313,3 +315,17 @@ class TestCommand:
         assert code == 24
         assert "\x1b[31m" not in out + err
         assert "\x07" not in out + err
+
+
+def test_records_are_checked_without_torch(tmp_path: Path) -> None:
+    """An auditor's machine needs neither its seconds nor its memory; SciPy only where an epsilon is recomputed."""
+    folder = write(tmp_path / "run")
+    commands = [["transcript", "verify", str(folder)], ["audit", "verify", str(folder)]]
+    heavy = {"torch", "sklearn", "scipy", "matplotlib", "opacus"}
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom secfed.cli.app import app\n"
+        f"codes = [CliRunner().invoke(app, command).exit_code for command in {commands}]\n"
+        f"sys.exit(str(codes) if any(codes) else ', '.join({heavy} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
