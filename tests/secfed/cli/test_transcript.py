@@ -318,7 +318,7 @@ class TestCommand:
 
 
 def test_records_are_checked_without_torch(tmp_path: Path) -> None:
-    """An auditor's machine needs neither its seconds nor its memory; SciPy only where an epsilon is recomputed."""
+    """An auditor needs neither its seconds nor its memory, and SciPy only to recompute an epsilon."""
     folder = write(tmp_path / "run")
     commands = [["transcript", "verify", str(folder)], ["audit", "verify", str(folder)]]
     heavy = {"torch", "sklearn", "scipy", "matplotlib", "opacus"}
