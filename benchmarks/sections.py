@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from secfed.bench.masked import processor
+from secfed.runs.machine import processor
 from secfed.terminal.text_table import TextTable
 
 ROOT = Path(__file__).resolve().parent.parent

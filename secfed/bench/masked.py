@@ -13,7 +13,6 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -33,6 +32,7 @@ from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.closing import Closing, closed_shape
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Upload
+from secfed.runs.machine import processor
 from secfed.wire.layout import Encoder, Field, Layout, Summands
 
 _GROUP_KEY: Final = bytes(32)  # of the closed sums that are measured
@@ -317,12 +317,3 @@ def measure(
             }
             seconds["flower_client"], seconds["flower_server"] = theirs["client"], theirs["server"]
     return result
-
-
-def processor() -> str:
-    """The processor's name, as the operating system tells it."""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as stream:
-        for line in stream:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
