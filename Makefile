@@ -34,7 +34,7 @@ help:
 	@echo "make format      ruff: apply the formatting and the safe fixes"
 	@echo "make types       mypy --strict"
 	@echo "make docs        build the documents as a site, with executed notebooks, in docs/_build/html"
-	@echo "make bench       run every benchmarks/bench_*.py"
+	@echo "make bench       run every benchmarks/bench_*.py, which takes long; tables go to runs/bench"
 	@echo "make wheelhouse  download every pinned wheel into $(WHEELHOUSE)/ for a machine without internet"
 	@echo "make clean       remove $(VENV), caches, build output and the demo's run"
 
@@ -105,10 +105,16 @@ docs: $(DOCS_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+# Every script says how long it took, and the next time before it begins.
 bench: $(DEV_STAMP)
+	@mkdir -p runs/bench
 	@for script in benchmarks/bench_*.py; do \
-	  if [ -e "$$script" ]; then echo "==> $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; fi; \
+	  took=runs/bench/$$(basename "$$script" .py).seconds; \
+	  echo "==> $$script, last time $$(cat "$$took" 2>/dev/null || echo '?') s"; \
+	  began=$$(date +%s); $(BIN)/python "$$script" $(ARGS) || exit 1; \
+	  echo $$(( $$(date +%s) - began )) | tee "$$took" | sed 's/^/    took /; s/$$/ s/'; \
 	done
+	@echo "Tables are in runs/bench; make bench ARGS=--update-docs rewrites those in docs/."
 
 # Wheels for this machine's Python and platform. Sources without a wheel are built here, once. The
 # folder appears only when it is complete: half a wheelhouse would make every later setup fail.

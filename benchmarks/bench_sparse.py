@@ -120,7 +120,9 @@ def main() -> None:
         "| n | graph | neighbours | handshake, CPU s | masks, CPU s per million parameters | kB both ways |"
     )
     print("|---|---|---|---|---|---|")
-    for sites in map(int, sys.argv[1:] or ["100", "200", "500", "1000"]):
+    for sites in map(
+        int, [size for size in sys.argv[1:] if size.isdecimal()] or ["100", "200", "500", "1000"]
+    ):
         for name, graph in (("complete", None), ("sparse", SparseGraph())):
             one = played(sites, graph)
             cells = [sites, name, int(one["neighbours"]), f"{one['handshake']:.2f}", f"{one['mask']:.2f}"]
