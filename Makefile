@@ -22,7 +22,7 @@ DOCS_STAMP := $(VENV)/docs.stamp
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs stress mutants lint format types bench wheelhouse clean
+.PHONY: help setup demo test docs stress mutants lint format types bench release wheelhouse clean
 
 help:
 	@echo "make demo        install the core, then train one protected study on four hospitals"
@@ -36,6 +36,7 @@ help:
 	@echo "make docs        build the documents as a site, with executed notebooks, in docs/_build/html"
 	@echo "make bench       run every benchmarks/bench_*.py, which takes long; tables go to runs/bench"
 	@echo "make wheelhouse  download every pinned wheel into $(WHEELHOUSE)/ for a machine without internet"
+	@echo "make release     wheel, source distribution, pins with hashes, SBOM and provenance, in dist/"
 	@echo "make clean       remove $(VENV), caches, build output and the demo's run"
 
 $(BIN)/python:
@@ -46,8 +47,12 @@ $(BIN)/python:
 	@"$(PYTHON)" -m venv "$(VENV)" \
 	  || { rm -rf "$(VENV)"; echo "$(PYTHON) cannot make a virtual environment: install its venv module" >&2; exit 1; }
 
+# A source distribution holds no links; the rooms are found by them in a checkout.
+secfed/%:
+	@ln -s ../$* $@
+
 # setuptools comes first and from the pins, so that the build of secfed itself asks no index either.
-$(CORE_STAMP): $(PINS) | $(BIN)/python
+$(CORE_STAMP): $(PINS) | $(BIN)/python secfed/crypto secfed/dp secfed/algorithms secfed/deploy
 	@echo "==> installing secfed and its core dependencies into $(VENV)"
 	@$(PIP_INSTALL) setuptools
 	@$(PIP_INSTALL) --no-build-isolation --editable .
@@ -115,6 +120,10 @@ bench: $(DEV_STAMP)
 	  echo $$(( $$(date +%s) - began )) | tee "$$took" | sed 's/^/    took /; s/$$/ s/'; \
 	done
 	@echo "Tables are in runs/bench; make bench ARGS=--update-docs rewrites those in docs/."
+
+# From the last commit, twice, compared byte for byte. ARGS=--offline asks no index, and writes no hashes.
+release: $(DEV_STAMP)
+	$(BIN)/python .ci/release.py $(ARGS)
 
 # Wheels for this machine's Python and platform. Sources without a wheel are built here, once. The
 # folder appears only when it is complete: half a wheelhouse would make every later setup fail.

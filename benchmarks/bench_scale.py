@@ -3,8 +3,8 @@
 python benchmarks/bench_scale.py [--quick] [--rounds N] [--draw] [--update-docs]
 
 Every row is a process of its own, so that one row's memory is not another's. What was measured is written to
-results/scale.json; ``--draw`` makes tables and figure from that file again and measures nothing. All are copies
-in runs/bench/docs; ``--update-docs`` writes those in docs.
+results/scale.json; ``--draw`` makes tables and figure from that file again and measures nothing. All are
+copies in runs/bench/docs; ``--update-docs`` writes those in docs.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ if UPDATE_DOCS:  # for no script's own parser
 
 _HEAD = """# Benchmarks
 
-Every number here was printed by the command above its table; `make bench ARGS=--update-docs` runs them all and
-rewrites this page. Seconds depend on the machine and on what else it is doing; the ratios were measured within
-one run.
+Every number here was printed by the command above its table; `make bench ARGS=--update-docs` runs them
+all and rewrites this page. Seconds depend on the machine and on what else it is doing; the ratios were
+measured within one run.
 """
 
 

@@ -47,7 +47,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     skip = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
     for home in HOMES:
         shutil.copytree(ROOT / home, copy / home, symlinks=True, ignore=skip)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy2(ROOT / name, copy / name)
     done = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."],

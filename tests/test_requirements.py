@@ -124,3 +124,10 @@ def test_constraints_name_no_place() -> None:
     """No index, host or folder: what is installed is the same wherever it comes from."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not line.startswith("#") and re.search(r"[/@]|^-", line)] == []
+
+
+def test_the_page_of_licences_names_every_requirement_of_a_user() -> None:
+    page = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
+    lines = [line for extra in EXTRAS if extra not in ("dev", "docs") for line in optional()[extra]]
+    asked = [Requirement(line).name for line in (*lines, *PROJECT["project"]["dependencies"])]
+    assert [name for name in asked if name not in page] == []

@@ -101,14 +101,17 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"secfed {__version__}")
+        from secfed.storage.code_digest import code_digest, grouped
+
+        typer.echo(f"secfed {__version__}, build {grouped(code_digest())}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print version and build."),
     ] = False,
     debug: Annotated[
         bool,

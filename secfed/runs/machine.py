@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from secfed import __version__
+from secfed.storage.code_digest import code_digest
 
 # Those whose arithmetic is in a model, and in the protocol around it.
 _PACKAGES: Final = (
@@ -26,12 +27,13 @@ _PACKAGES: Final = (
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """JSON-ready: threads of one process, processor, system, and versions of what is installed."""
+    """JSON-ready: threads of one process, processor, system, code, and versions of what is installed."""
     return {
         "threads": threads,
         "processor": processor(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        "build": code_digest(),
         "packages": {"secfed": __version__, **dict(_installed())},
     }
 

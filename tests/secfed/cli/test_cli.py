@@ -9,12 +9,14 @@ import pytest
 
 from secfed import __version__
 from secfed.cli.app import _COMMANDS
+from secfed.storage.code_digest import code_digest, grouped
 from tests.secfed.run_case import secfed
 
 
 class TestFrontDoor:
     def test_version(self) -> None:
-        assert secfed("--version").stdout == f"secfed {__version__}\n"
+        said = secfed("--version").stdout
+        assert said == f"secfed {__version__}, build {grouped(code_digest())}\n"
 
     @pytest.mark.parametrize(
         "command", [[], ["simulate"], ["transcript"], ["transcript", "verify"], ["algorithms"], ["audit"]]
