@@ -101,9 +101,10 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from secfed.storage.code_digest import code_digest, grouped
+        from secfed.crypto.identity import grouped
+        from secfed.storage.code_digest import code_digest
 
-        typer.echo(f"secfed {__version__}, build {grouped(code_digest())}")
+        typer.echo(f"secfed {__version__}, build {grouped(code_digest()[:16])}")
         raise typer.Exit
 
 

@@ -176,6 +176,8 @@ def _write(path: Path, data: bytes) -> None:
 
 def _verdict(console: Console, made: Report) -> None:
     """Print problems and notes, and fail if there is a problem."""
+    from secfed.crypto.identity import grouped
+
     check = made.verification
     lines = [str(problem) for problem in check.problems]
     say_problems(console, lines)
@@ -198,4 +200,5 @@ def _verdict(console: Console, made: Report) -> None:
     say(console, f"Verified: {files}; {epsilons} computed again.", style)
     if not check.pinned:
         for roster in check.rosters:
-            typer.echo(f"Keys from the folders; compare the roster's digest with your own: {roster.digest}")
+            typer.echo("Keys from the folders; compare the roster's digest with your own:")
+            typer.echo(grouped(roster.digest))

@@ -27,8 +27,3 @@ def code_digest(package: Path = PACKAGE) -> str:
                 digest = hashlib.sha256(path.read_bytes()).hexdigest()
                 lines.append(f"{digest}  {path.relative_to(package).as_posix()}\n")
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-
-
-def grouped(digest: str, digits: int = 16) -> str:
-    """The first digits in groups of four, as they are read over a telephone."""
-    return " ".join(digest[at : at + 4] for at in range(0, digits, 4))

@@ -16,7 +16,7 @@ from secfed.audit.privacy.budgets import payments_appendix, spending, summary, t
 from secfed.audit.privacy.evidence import Amount, Report, Verification
 from secfed.audit.privacy.record_sections import decided, verification
 from secfed.config.protections import TRAITS
-from secfed.storage.code_digest import grouped
+from secfed.crypto.identity import grouped
 
 _HIDES: Final = [name for name, traits in TRAITS.items() if traits.hides_sites]
 
@@ -55,7 +55,7 @@ def build(report: Report) -> doc.Document:
 
 
 def _software(report: Report) -> str:
-    return f"secfed {report.secfed_version}, build {grouped(report.secfed_build)}"
+    return f"secfed {report.secfed_version}, build {grouped(report.secfed_build[:16])}"
 
 
 def _verdict(check: Verification) -> tuple[doc.Tone, str]:

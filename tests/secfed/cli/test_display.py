@@ -36,6 +36,15 @@ class TestTables:
         assert f"{sites - 1}/{sites}" in text
         assert "…" not in text
 
+    def test_a_very_narrow_terminal_cuts_nothing(self) -> None:
+        report = a_run()
+        text = shown(summary(console := a_console(40), report), console)
+        assert max(map(len, text.splitlines())) <= 40
+        assert "…" not in text
+        first = report.rounds[0]
+        for header, value in (("Round", "1"), ("roc_auc", show_number((first.metrics or {})["roc_auc"]))):
+            assert f"{header} {value}" in " ".join(text.split())
+
     def test_a_wide_terminal_shows_every_metric(self) -> None:
         text = shown(round_table(console := a_console(120), a_run().rounds), console)
         assert all(name in text for name in ("roc_auc", "accuracy", "loss", "Down/site"))
