@@ -3,15 +3,20 @@
 #
 #   PYTHON=...   the interpreter to build .venv with (3.11 or newer)
 #   ARGS=...     extra arguments for pytest (make test) or for every benchmark (make bench)
+#   VENV=...     where the environment is; DEMO=... where the demo's run is: elsewhere, if this folder is read-only
 #   wheelhouse/  when this folder exists, everything is installed from it and no index is asked
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
+DEMO ?= runs/demo
 WHEELHOUSE ?= wheelhouse
 JOBS ?= 2
 ARGS ?=
 
 BIN := $(VENV)/bin
+# pip writes beside what it installs, so of a read-only checkout a copy in the environment is installed.
+READONLY := $(if $(shell test -w . && echo writable),,yes)
+SOURCE := $(if $(READONLY),$(VENV)/source,.)
 PIP_SOURCE := $(if $(wildcard $(WHEELHOUSE)),--no-index --find-links $(WHEELHOUSE),)
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt $(PIP_SOURCE)
 
@@ -43,6 +48,8 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no python3 found: install Python 3.11 or newer, or set PYTHON=" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is older than Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@mkdir -p "$(VENV)" 2>/dev/null \
+	  || { echo "$(VENV) cannot be made here: name a folder that can be written with VENV=, and one with DEMO=" >&2; exit 1; }
 	@echo "==> creating $(VENV)"
 	@"$(PYTHON)" -m venv "$(VENV)" \
 	  || { rm -rf "$(VENV)"; echo "$(PYTHON) cannot make a virtual environment: install its venv module" >&2; exit 1; }
@@ -51,34 +58,37 @@ $(BIN)/python:
 secfed/%:
 	@ln -s ../$* $@
 
+$(VENV)/source: | $(BIN)/python
+	@mkdir -p $@ && cp -R pyproject.toml README.md LICENSE NOTICE secfed crypto dp algorithms deploy $@ && chmod -R u+w $@
+
 # setuptools comes first and from the pins, so that the build of secfed itself asks no index either.
-$(CORE_STAMP): $(PINS) | $(BIN)/python secfed/crypto secfed/dp secfed/algorithms secfed/deploy
+$(CORE_STAMP): $(PINS) | $(BIN)/python secfed/crypto secfed/dp secfed/algorithms secfed/deploy $(filter-out .,$(SOURCE))
 	@echo "==> installing secfed and its core dependencies into $(VENV)"
 	@$(PIP_INSTALL) setuptools
-	@$(PIP_INSTALL) --no-build-isolation --editable .
+	@$(PIP_INSTALL) --no-build-isolation --editable $(SOURCE)
 	@touch $@
 
 $(DEV_STAMP): $(CORE_STAMP)
 	@echo "==> installing every extra and the development tools into $(VENV)"
-	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@$(PIP_INSTALL) --no-build-isolation --editable '$(SOURCE)[dev]'
 	@touch $@
 
 $(DOCS_STAMP): $(CORE_STAMP)
 	@echo "==> installing what builds the documents into $(VENV)"
-	@$(PIP_INSTALL) --no-build-isolation --editable '.[docs,he]'
+	@$(PIP_INSTALL) --no-build-isolation --editable '$(SOURCE)[docs,he]'
 	@touch $@
 
 setup: $(DEV_STAMP)
 
 demo: $(CORE_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/secfed simulate examples/breast-cancer.toml --out runs/demo --overwrite --drop hospital-3@mask:4
-	OMP_NUM_THREADS=1 $(BIN)/secfed audit report runs/demo --out runs/demo/audit-report.html
+	OMP_NUM_THREADS=1 $(BIN)/secfed simulate examples/breast-cancer.toml --out $(DEMO) --overwrite --drop hospital-3@mask:4
+	OMP_NUM_THREADS=1 $(BIN)/secfed audit report $(DEMO) --out $(DEMO)/audit-report.html
 	@echo "Try to break the protection: $(BIN)/secfed attack"
 
 # One thread per process: with $(JOBS) processes on as many cores, more threads only wait for each other.
 test: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(if $(READONLY),-p no:cacheprovider )$(ARGS)
 
 # Three times as many processes as cores: whatever depends on time, order, seed or a port is to show here.
 SEEDS ?= 1 2 3 4 5
@@ -134,5 +144,5 @@ wheelhouse: | $(BIN)/python
 	@rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).part $(WHEELHOUSE)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs/demo docs/_build docs/jupyter_execute
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(DEMO) docs/_build docs/jupyter_execute
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

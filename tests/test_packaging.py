@@ -191,6 +191,23 @@ print(json.dumps({{name: str(Path(importlib.util.find_spec(name).origin).resolve
     assert set(found.values()) == expected
 
 
+def test_make_keeps_out_of_a_read_only_checkout() -> None:
+    command = [
+        "make",
+        "--dry-run",
+        "--always-make",
+        "demo",
+        "READONLY=yes",
+        "VENV=/new/venv",
+        "DEMO=/new/demo",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "--editable /new/venv/source" in done.stdout
+    assert "--out /new/demo " in done.stdout
+    assert ".venv" not in done.stdout
+    assert "runs/" not in done.stdout
+
+
 def test_readme_shows_the_bring_your_own_example_as_it_is_in_at_most_20_lines() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     files = [ROOT / "examples" / "bring-your-own" / name for name in ("my_hospital.py", "study.toml")]

@@ -6,6 +6,7 @@ A command's module is imported when the command is used, so that ``--help`` is q
 from __future__ import annotations
 
 import importlib
+import logging
 from collections import UserDict
 from typing import Annotated, Any, Final
 
@@ -128,4 +129,11 @@ def options(
 
 def main() -> None:
     """Entry point of the ``secfed`` command."""
+    # An account without a home, as of a service, is no news; Matplotlib takes a temporary folder then.
+    logging.getLogger("matplotlib").addFilter(_is_news)
     app()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    return "MPLCONFIGDIR" not in text and "mkdir -p failed" not in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -66,7 +67,20 @@ def test_the_script_fails_when_a_command_fails(tmp_path: Path) -> None:
     assert script(tmp_path / "new", broken).returncode == 7
 
 
+@pytest.fixture
+def loopback() -> None:
+    """Four processes talk over 127.0.0.1; where it is down, each would wait for the others for minutes."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        pytest.fail(
+            f"no loopback on this machine ({error}): bring it up, for example with: ip link set lo up"
+        )
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("loopback")
 def test_from_nothing_to_a_finished_study(tmp_path: Path, program: Path) -> None:
     folder = tmp_path / "all"
     # The hospitals' rounding and noise from the study's seed, as a simulation takes them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -60,6 +61,23 @@ class TestReport:
         out = tmp_path / "report.html"
         assert audit("report", *studies(root), "--out", out).exit_code == 24
         assert "DOES NOT VERIFY" in out.read_text(encoding="utf-8")
+
+    def test_an_account_without_a_home_is_no_news(self, written: Path, tmp_path: Path) -> None:
+        arguments = [
+            "secfed",
+            "audit",
+            "report",
+            str(written / "pilot"),
+            "--out",
+            str(tmp_path / "report.html"),
+        ]
+        code = f"import sys; from secfed.cli import main; sys.argv = {arguments}; main()"
+        environment = {key: value for key, value in os.environ.items() if key != "MPLCONFIGDIR"}
+        environment |= {"HOME": "/proc/none"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
 
     def test_a_place_that_cannot_be_written_is_one_line_with_a_remedy(
         self, written: Path, tmp_path: Path
