@@ -186,6 +186,20 @@ class TestProgress:
             raise RoundAborted("too few")
         assert console._live_stack == []
 
+    def test_the_bar_stays_where_it_is_and_as_wide_as_it_is(self) -> None:
+        console = a_console(80)
+        observer = LiveObserver(console)
+        observer.started("s", SITES, 12)
+        seen = set()
+        for number, stage in ((1, "train"), (9, "consistency"), (12, "mask"), (13, "unmask")):
+            observer.stage(number, "update" * number, stage, 2, 4)
+            line = next(
+                line for line in shown(observer.render(), a_console(80)).splitlines() if "0:00:0" in line
+            )
+            seen.add(line.index("0:00:0"))
+            assert len(line) <= 80
+        assert len(seen) == 1
+
     def test_the_bar_never_moves_back(self) -> None:
         observer = LiveObserver(a_console(80))
         observer.started("s", SITES, 2)
