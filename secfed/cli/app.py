@@ -30,6 +30,7 @@ _PANELS: Final = {
     "Hospital": {
         "site": "Make keys, join a consortium, pin its roster.",
         "agent": "Run the agent, watch it, approve studies.",
+        "policy": "Propose what a hospital permits, from a study.",
     },
     "Study centre": {
         "consortium": "Found a consortium, admit hospitals.",
@@ -91,7 +92,6 @@ app = typer.Typer(
     name="secfed",
     cls=_FrontDoor,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     # A traceback with local variables could print patients' data.
     pretty_exceptions_enable=False,

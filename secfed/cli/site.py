@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from secfed.cli import site_check
+from secfed.cli import site_backup, site_check
 from secfed.cli.asking import confirm, new_passphrase, passphrase_of
 from secfed.cli.options import AsJson, Compared, NewFolder, NewPassphrase
 from secfed.cli.site_folders import FolderArgument, at, chosen, located
@@ -29,6 +29,8 @@ from secfed.terminal.tables import first_that_fits, new_table
 
 site_app = typer.Typer(no_args_is_help=True, help="Make keys, join a consortium, pin its roster.")
 site_app.command()(site_check.check)
+site_app.command()(site_backup.backup)
+site_app.command()(site_backup.restore)
 
 Fingerprint = Annotated[
     str | None,
