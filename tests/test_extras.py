@@ -17,6 +17,8 @@ _STUDY = "examples/breast-cancer.toml"
 _SWEEP = "examples/sweep-breast-cancer.toml"
 # Arguments; {0} is a new folder. In this order: later ones find what earlier ones made.
 WORKS = {
+    "init {0}/new --table examples/none.csv --label y": 3,
+    f"policy from {_STUDY}": 0,
     "simulate --help": 0,
     "sweep --help": 0,
     "algorithms": 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ _HEAD: Final = """# Permits the study {name!r} with its settings, and nothing el
 
 """
 _PERIOD_DAYS: Final = 365
+_LINE: Final = 90  # characters of an array on one line
 _ELSEWHERE: Final = {  # settings that other parts of a policy decide, or that are of no matter here
     "algorithm": {"name", "device"},
     "model": {"name", "start"},
@@ -28,7 +30,17 @@ _ELSEWHERE: Final = {  # settings that other parts of a policy decide, or that a
 
 def proposal(study: Study) -> str:
     """The text of the policy."""
-    return _HEAD.format(name=study.name) + tomli_w.dumps(_tables(study))
+    return _HEAD.format(name=study.name) + in_short(tomli_w.dumps(_tables(study)))
+
+
+def in_short(toml: str) -> str:
+    """With arrays of plain values on one line, where they fit."""
+
+    def joined(found: re.Match[str]) -> str:
+        line = f"[{', '.join(item.strip().removesuffix(',') for item in found[1].splitlines())}]"
+        return line if len(line) <= _LINE else found[0]
+
+    return re.sub(r"\[\n((?:    [^\[\]{}\n]+,\n)+)\]", joined, toml)
 
 
 def _tables(study: Study) -> dict[str, Any]:

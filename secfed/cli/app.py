@@ -21,6 +21,7 @@ from secfed.cli.guard import GuardedGroup
 # in the module of its name.
 _PANELS: Final = {
     "Researchers": {
+        "init": "Write a study and a policy for a table, and look at its records.",
         "simulate": "Run a study on this machine: all hospitals, the aggregator and their protocol.",
         "sweep": "Run a study with every combination of settings and seeds, side by side.",
         "algorithms": "List what a study file can name: algorithms, models, data sets, options.",

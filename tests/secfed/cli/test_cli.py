@@ -32,8 +32,8 @@ class TestFrontDoor:
         shown = secfed("--help", columns=80).stdout
         panels = ("Researchers", "Hospital", "Study centre", "Officers and auditors")
         commands = {
-            "Researchers": ["simulate", "sweep", "algorithms", "attack", "bench"],
-            "Hospital": ["site", "agent"],
+            "Researchers": ["init", "simulate", "sweep", "algorithms", "attack", "bench"],
+            "Hospital": ["site", "agent", "policy"],
             "Study centre": ["consortium", "aggregate"],
             "Officers and auditors": ["audit", "transcript"],
         }
