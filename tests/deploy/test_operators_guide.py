@@ -29,7 +29,8 @@ from tests.conftest import ROOT
 
 GUIDE: Final = ROOT / "docs" / "operators.md"
 EXAMPLE: Final = ROOT / "examples" / "three-hospitals"
-PAGES: Final = (GUIDE, EXAMPLE / "README.md")
+TUTORIAL: Final = ROOT / "docs" / "tutorials" / "three-machines.md"
+PAGES: Final = (GUIDE, EXAMPLE / "README.md", TUTORIAL, ROOT / "examples" / "flower" / "README.md")
 
 
 def commands_in(path: Path) -> Iterator[list[str]]:
@@ -40,7 +41,7 @@ def commands_in(path: Path) -> Iterator[list[str]]:
     lines += re.findall(r"`(secfed [^`]+)`", re.sub(r"(?ms)^```.*?^```", "", text))
     for line in lines:
         found = re.search(
-            r"(?:^|[/ ])secfed +((?:consortium|site|agent|aggregate|audit|transcript)\b.*)", line
+            r"(?:^|[/ ])secfed +((?:consortium|site|agent|policy|aggregate|audit|transcript)\b.*)", line
         )
         if found and "|" not in found[1]:
             yield shlex.split(found[1].replace("...", ""), comments=True)
