@@ -107,7 +107,7 @@ class WeightedMeanSite(SiteProgram):
         weight = self._algorithm.weight(len(data.train_y))
         known: dict[str, torch.Tensor | float] = {"weight": weight}
         known |= {name: weight * value for name, value in self._algorithm.counts(data).items()}
-        if not self._noisy_metrics:
+        if not self._algorithm.noisy_metrics:
             known |= classification.counts(data.test_y, self._algorithm.data.classes)
         return fitting(exchange, known)
 
@@ -142,11 +142,6 @@ class WeightedMeanSite(SiteProgram):
         if exchange not in self._algorithm.exchanges(round_number):
             raise no_exchange(round_number, exchange)
 
-    @property
-    def _noisy_metrics(self) -> bool:
-        settings = self._algorithm.setting.study.privacy
-        return settings is not None and settings.metrics == "private"
-
     def _evaluate_on(self, received: State, memory: State) -> Summands:
         """Sums over the held-out records of this site; with noise they are paid for first."""
         write_parameters(self._model, received)  # training may have moved them
@@ -155,7 +150,7 @@ class WeightedMeanSite(SiteProgram):
         def sums() -> dict[str, torch.Tensor]:
             return self._algorithm.evaluate(self._model, self._data, self._device)
 
-        if not self._noisy_metrics or self._sums is not None:
+        if not self._algorithm.noisy_metrics or self._sums is not None:
             return sums()
         if self._privacy is None:
             raise WrongState("private metrics need a site's privacy")
@@ -209,7 +204,8 @@ class WeightedMeanServer(ModelServer):
         ``train_loss`` is the mean loss while training from that model, so the last model has none.
         """
         metrics = self._metrics.of(round_number - 1)
-        metrics.update(classification.finish(totals, self._algorithm.data.classes))
+        noise = self._algorithm.metric_noise(totals)
+        metrics.update(classification.finish(totals, self._algorithm.data.classes, deviation=noise))
         if exchange.name != UPDATE:
             return
         # A layout without weights is that of site-level privacy: every survivor counts the same.

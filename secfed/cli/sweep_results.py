@@ -69,4 +69,4 @@ def _summary(plan: SweepPlan, rows: Sequence[Row], console: Console) -> Renderab
     tables = (summary_table(plan, rows, most_metrics=number).for_terminal() for number in range(most, 0, -1))
     table = first_that_fits(console, tables)
     notes = [Text(plain_text(note), style="yellow") for note in Labels(plan, rows).notes]
-    return Group(table, Text(spread_sentence(plan.sweep), style="dim"), *notes)
+    return Group(table, Text(spread_sentence(plan.sweep, rows), style="dim"), *notes)

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from secfed.sweep import jobs
 from secfed.sweep.engine import SweepObserver
-from secfed.sweep.results import Row
-from secfed.terminal.consoles import live_or, plain_text, progress_bar, say, show_number, show_seconds
+from secfed.sweep.results import Row, metric_names
+from secfed.terminal.consoles import live_or, plain_text, progress_bar, say, show_metric, show_seconds
 
 _MOST_RUNNING = 8  # shown one by one
 _MOST_ENDED = 8  # of those that have ended, the newest
@@ -82,7 +82,7 @@ def show_ended(row: Row) -> str:
     """A run that has ended, and its metrics, or its error."""
     if row.status != "done":
         return f"{row.status}: {row.run.title}: {row.error}: {row.message}"
-    metrics = (f"{name} {show_number(value)}" for name, value in row.metrics.items())
+    metrics = (f"{name} {show_metric(row.metrics, name)}" for name in metric_names([row]))
     return ", ".join([f"done: {row.run.title}: {show_seconds(row.seconds or 0.0)} s", *metrics])
 
 
