@@ -4,7 +4,9 @@ Never in it: the journal, the folder ``work`` of a study, seeds and sealed attem
 repeat masks that were used), locks, logs. Private keys only if asked for.
 
 Restoring replaces nothing: what is there is newer, and stays. A ledger never takes its place again: a payment
-that came after the copy would be forgotten, and nothing here can show that there was none. It is put aside.
+that came after the copy would be forgotten, and nothing here can show that there was none. It is put aside,
+and the data set is refused until its ledger is back, or it goes on under another name
+(:func:`secfed.site.runtime.recorded_heads`). Nor does an approval: it may have been withdrawn since.
 Security: without the journal, a study that was under way could be answered twice: it is refused from now on.
 """
 
@@ -14,15 +16,17 @@ import hashlib
 import io
 import json
 import tarfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import ConfigError
+from secfed.runs.run_folder import FROM_BACKUP, NO_LEDGER, ledger_file
 from secfed.storage import private_files
 
 _MANIFEST: Final = "secfed-backup.json"
@@ -36,7 +40,7 @@ _RECORDS: Final = (
     "studies/*/model.safetensors",
 )
 _LEDGERS: Final = "ledger-*.jsonl"
-_ASIDE: Final = "from-backup"  # in the state folder: ledgers that do not count
+_APPROVALS: Final = "site/approvals.json"
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Restored:
     written: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)  # there already, and left as they were
     aside: list[str] = field(default_factory=list)  # ledgers that may be old
+    unknown: list[str] = field(default_factory=list)  # data sets of whose payments nothing is known
     refused: list[str] = field(default_factory=list)  # studies that were under way
 
 
@@ -89,20 +94,22 @@ def restore(backup: Path, folder: Path, now: datetime) -> Restored:
     done = Restored()
     for name, data in contents.items():
         if name.startswith("site/"):
-            _put(folder / name.removeprefix("site/"), data, name, done)
+            kept = _without_approvals(data, backup) if name == _APPROVALS else data
+            _put(folder / name.removeprefix("site/"), kept, name, done)
     site = SiteFolder(folder)
     state = site.state
     for name, data in contents.items():
         if name.startswith("state/"):
             path = state / name.removeprefix("state/")
-            if _is_ledger(name) and not path.exists():
-                aside = state / _ASIDE / path.name
-                done.aside.append(str(aside))
-                _put(aside, data, name, Restored())
-            else:
+            goes_on = path.exists() and path.read_bytes().startswith(data)
+            if not _is_ledger(name) or goes_on:
                 _put(path, data, name, done)
-    if not (state / "journal.sqlite").exists():
-        done.refused = _refuse_unfinished(site, contents, now)
+            else:
+                done.aside.append(_put_aside(state, path.name, data))
+    lost = not (state / "journal.sqlite").exists()
+    if lost:
+        done.unknown = _mark_unknown(site)
+    done.refused = _refuse_unfinished(site, contents, now, None if lost else done.written)
     return done
 
 
@@ -165,11 +172,54 @@ def _is_ledger(name: str) -> bool:
     return Path(name).match(_LEDGERS)
 
 
-def _refuse_unfinished(site: SiteFolder, contents: dict[str, bytes], now: datetime) -> list[str]:
-    """Studies that had begun and not ended: what they answered since, nobody here remembers."""
+def _put_aside(state: Path, name: str, data: bytes) -> str:
+    """Keep a ledger as a witness; of several copies the one that knows most."""
+    path = state / FROM_BACKUP / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists() or data.startswith(path.read_bytes()):
+        private_files.replace(path, data)
+    return str(path)
+
+
+def _mark_unknown(site: SiteFolder) -> list[str]:
+    """Data sets of the policy without any ledger: they may have been paid for after the backup."""
+    try:
+        tables = tomllib.loads(site.policy_path.read_text(encoding="utf-8")).get("data", [])
+        names = [str(table["name"]) for table in tables]
+    except (OSError, ValueError, KeyError, TypeError):
+        remedy = "repair it, then restore again: its data sets may have been paid for"
+        raise ConfigError(f"{site.policy_path}: cannot be read", remedy=remedy) from None
+    unknown = []
+    for name in names:
+        path = ledger_file(site.state, name)
+        if not path.exists() and not (site.state / FROM_BACKUP / path.name).exists():
+            _put_aside(site.state, path.with_suffix(NO_LEDGER).name, b"")
+            unknown.append(name)
+    return unknown
+
+
+def _without_approvals(data: bytes, backup: Path) -> bytes:
+    """Refusals come back; what was approved waits for a person again."""
+    try:
+        content = json.loads(data)
+        studies = content["studies"].items()
+        kept = {digest: entry for digest, entry in studies if entry["state"] != ApprovalState.APPROVED}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        remedy = "use another backup, or take approvals.json out of this one"
+        raise ConfigError(f"{backup}: its approvals.json cannot be read", remedy=remedy) from None
+    return private_files.to_json({**content, "studies": kept})
+
+
+def _refuse_unfinished(
+    site: SiteFolder, contents: dict[str, bytes], now: datetime, restored: list[str] | None
+) -> list[str]:
+    """Studies that had begun and not ended: what they answered since, nobody here remembers.
+
+    ``restored``: the files that were missing and came back; None where all memory was lost.
+    """
     refused = []
     for name, data in contents.items():
-        if Path(name).name == "settings.json":
+        if Path(name).name == "settings.json" and (restored is None or name in restored):
             begun = json.loads(data)
             if begun.get("ended_s") is None:
                 Approvals(site.approvals_path).refuse_what(begun["study"][-64:], now)

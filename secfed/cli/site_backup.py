@@ -37,8 +37,9 @@ def backup(
 def restore(backup: Backup, folder: FolderOption = Path()) -> None:
     """Put back what is missing in a site's folder; what is there stays as it is.
 
-    A ledger never takes its place again, as the newest payments could be forgotten. Studies that were under
-    way are refused if the journal is gone: nobody remembers what was answered.
+    A ledger never takes its place again, as the newest payments could be forgotten: its data set is refused
+    until the newest copy is back, or it has another name. Approvals are asked for again. Studies that were
+    under way are refused if the journal is gone: nobody remembers what was answered.
     """
     from secfed.deploy.admission import backup as backups
     from secfed.deploy.agent.control import make_state_folder, only_agent
@@ -57,10 +58,13 @@ def restore(backup: Backup, folder: FolderOption = Path()) -> None:
         typer.echo(f"Kept      {plain_text(name)}: what is here differs, and counts")
     for path in done.aside:
         typer.echo(f"Aside     {plain_text(path)}: it may be older than what was spent, and does not count.")
-    if done.aside:
+    for name in done.unknown:
+        typer.echo(f"Unknown   {plain_text(name)}: what was spent of its budget after the backup")
+    if done.aside or done.unknown:
         typer.echo(
-            "Give each of these data sets another name in policy.toml, with what is left of its budget: "
-            "docs/operators.md, Back up and restore."
+            "Each of these data sets is refused until its newest ledger is back. If that is lost, give it "
+            "another name in policy.toml, with what is left of its budget: docs/operators.md, "
+            "Back up and restore."
         )
     for study in done.refused:
         typer.echo(f"Refused   {plain_text(study)}: it was under way, and the journal is gone")

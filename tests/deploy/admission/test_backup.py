@@ -8,13 +8,19 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 from secfed.cli.app import app
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.agent.control import make_state_folder, only_agent
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.ledger.ledger import Ledger
+from secfed.errors import TranscriptError
+from secfed.runs.run_folder import ledger_file
+from secfed.site.runtime import recorded_heads
 
 DIGEST = "5" * 64
 NEVER = ("journal.sqlite", "status.json", "studies/heart-5555/work/secrets", "studies/heart-5555/a.log")
@@ -89,6 +95,94 @@ def test_what_is_there_stays(site: SiteFolder) -> None:
     assert "Kept      state/ledger-heart.jsonl" in done.stdout
     # The journal is here, and with it what was answered.
     assert Approvals(site.approvals_path).state(bytes.fromhex(DIGEST)) is None
+
+
+def opened(site: SiteFolder, dataset: str, budget: float = 1.0) -> Ledger:
+    path, budgets = ledger_file(site.state, dataset), [Budget(budget, 1e-5)]
+    return Ledger(path, site.identity(None), dataset, budgets, recorded=recorded_heads(site.state))
+
+
+POLICY = """approve = "manual"
+[[data]]
+name = "heart"
+source = "csv"
+[[data]]
+name = "lung"
+source = "csv"
+"""
+
+
+@pytest.mark.parametrize("agent_came_first", [False, True])
+def test_a_data_set_is_refused_until_its_newest_ledger_is_back(
+    site: SiteFolder, agent_came_first: bool
+) -> None:
+    site.policy_path.write_text(POLICY)
+    path = ledger_file(site.state, "heart")
+    path.unlink()
+    opened(site, "heart")
+    out, new = written(site, "--keys"), site.folder.parent / "new"
+    secfed("site", "restore", out, "--dir", new)
+    there = SiteFolder(new)
+    if agent_came_first:  # and began a second history, before the copy of the first came to it
+        (there.state / "from-backup" / path.name).unlink()
+        opened(there, "heart", budget=2.0)
+    done = secfed("site", "restore", out, "--dir", new)
+    assert "refused until its newest ledger is back" in done.stdout
+    with pytest.raises(TranscriptError, match=r"from-backup/ledger-heart.jsonl, line 2 .*recorded"):
+        opened(there, "heart")
+    newest = ledger_file(there.state, "heart")
+    newest.unlink(missing_ok=True)
+    with pytest.raises(TranscriptError, match=r"another name in policy.toml"):
+        opened(there, "heart")
+    newest.write_bytes(path.read_bytes())
+    assert opened(there, "heart").head == opened(site, "heart").head
+    assert opened(there, "heart-2")
+
+
+def test_of_two_copies_the_one_that_knows_more_is_kept(site: SiteFolder) -> None:
+    out, new = written(site, "--keys"), site.folder.parent / "new"
+    newer = LEDGER + '{"seq":1,"hash":"bb"}\n'
+    (site.state / "ledger-heart.jsonl").write_text(newer)
+    assert secfed("site", "backup", out.with_name("newer.tar.gz"), "--dir", site.folder).exit_code == 0
+    for backup in ("backup.tar.gz", "newer.tar.gz", "backup.tar.gz"):
+        secfed("site", "restore", out.with_name(backup), "--dir", new)
+    assert (SiteFolder(new).state / "from-backup" / "ledger-heart.jsonl").read_text() == newer
+
+
+def test_a_data_set_without_a_ledger_may_have_been_paid_for_since(site: SiteFolder) -> None:
+    site.policy_path.write_text(POLICY)
+    out, new = written(site, "--keys"), site.folder.parent / "new"
+    opened(site, "lung")  # after the backup
+    done = secfed("site", "restore", out, "--dir", new)
+    assert "Unknown   lung: what was spent of its budget" in done.stdout
+    there = SiteFolder(new)
+    for _ in range(2):
+        with pytest.raises(TranscriptError, match="lacks the state"):
+            opened(there, "lung")
+    path = ledger_file(there.state, "lung")
+    path.write_bytes(ledger_file(site.state, "lung").read_bytes())
+    assert opened(there, "lung")
+
+
+def test_refusals_come_back_and_approvals_do_not(site: SiteFolder) -> None:
+    approvals = Approvals(site.approvals_path)
+    for digit in "67":
+        approvals.hold("heart", bytes.fromhex(digit * 64), utc_now())
+    approvals.approve_what("6" * 64, utc_now())
+    approvals.refuse_what("7" * 64, utc_now())
+    out, new = written(site), site.folder.parent / "new"
+    assert secfed("site", "restore", out, "--dir", new).exit_code == 0
+    there = Approvals(SiteFolder(new).approvals_path)
+    assert there.state(bytes.fromhex("6" * 64)) is None
+    assert there.state(bytes.fromhex("7" * 64)) is ApprovalState.WITHDRAWN
+
+
+def test_a_running_study_that_was_forgotten_is_refused_also_beside_a_newer_journal(site: SiteFolder) -> None:
+    out = written(site)
+    (site.state / "studies/heart-5555/settings.json").unlink()
+    done = secfed("site", "restore", out, "--dir", site.folder)
+    assert "Refused   heart" in done.stdout
+    assert Approvals(site.approvals_path).state(bytes.fromhex(DIGEST)) is ApprovalState.WITHDRAWN
 
 
 def test_nothing_is_restored_while_the_agent_runs_or_into_another_site(site: SiteFolder) -> None:
