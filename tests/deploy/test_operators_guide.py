@@ -30,13 +30,14 @@ from tests.conftest import ROOT
 GUIDE: Final = ROOT / "docs" / "operators.md"
 EXAMPLE: Final = ROOT / "examples" / "three-hospitals"
 TUTORIAL: Final = ROOT / "docs" / "tutorials" / "three-machines.md"
-PAGES: Final = (GUIDE, EXAMPLE / "README.md", TUTORIAL, ROOT / "examples" / "flower" / "README.md")
+README: Final = ROOT / "README.md"
+PAGES: Final = (GUIDE, EXAMPLE / "README.md", TUTORIAL, ROOT / "examples" / "flower" / "README.md", README)
 
 
 def commands_in(path: Path) -> Iterator[list[str]]:
     """Every ``secfed ...`` in code blocks and in inline code."""
     text = path.read_text(encoding="utf-8")
-    blocks = re.findall(r"(?ms)^```\n(.*?)^```", text)
+    blocks = re.findall(r"(?ms)^```\w*\n(.*?)^```", text)
     lines = re.sub(r"\\\n\s*", " ", "".join(blocks)).splitlines()
     lines += re.findall(r"`(secfed [^`]+)`", re.sub(r"(?ms)^```.*?^```", "", text))
     for line in lines:
