@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,3 +61,12 @@ def test_it_permits_nothing_else(tmp_path: Path) -> None:
     }
     for key, value in changes.items():
         assert policy.check(study.replace(key, value), NOW, sites=3), key
+
+
+def test_its_limits_are_those_of_the_study() -> None:
+    study = Study.load(ROOT / "examples" / "three-hospitals" / "study.toml")
+    tables = tomllib.loads(proposal(study))
+    assert study.privacy is not None
+    assert (tables["privacy"]["max_epsilon"], tables["privacy"]["max_delta"]) == (4.0, 1e-4)
+    (data,) = tables["data"]
+    assert data["budget"] == [{"epsilon": 4.0, "delta": 1e-4, "period_days": 365, "protects": "record"}]
