@@ -142,7 +142,10 @@ class ColumnsOptions(base.DataOptions):
             )
         self._check_key("site_column", "by-column")
         self._check_key("skew_column", "dirichlet")
-        if self.skew_column is not None and not find_column(declared, self.skew_column).categories:
+        if (
+            self.skew_column is not None
+            and not find_column(declared, self.skew_column, "data.skew_column").categories
+        ):
             message = f"data.skew_column: {self.skew_column!r} has no categories"
             raise ConfigError(message, remedy="name a column with categories")
         if self.partition == "by-file" and "{site}" not in self.path and not self.path.startswith("/"):
