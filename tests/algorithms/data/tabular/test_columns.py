@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 import sqlite3
+import tomllib
 from contextlib import closing
 
 import numpy as np
@@ -11,6 +13,7 @@ from secfed.algorithms.framework.unfit import counted_as_defaults
 from secfed.errors import ConfigError, DataError
 from secfed.study.build import build_data
 from secfed.study.study import Study
+from tests.layout import ROOT
 
 TABLE = """site,patient,age,chol,Gender,stage
 north,a,40,200,1,I
@@ -118,6 +121,55 @@ def test_a_database_view_and_a_parquet_file_give_what_the_csv_file_gives(load, t
     write(tmp_path / f"t.{ending}")
     view = "" if ending == "parquet" else 'view = "heart"\n'
     assert values(load(None, view + SITES, path=f"t.{ending}").table("north")) == NORTH
+
+
+OMOP = """
+CREATE TABLE person (person_id INTEGER, year_of_birth INTEGER, gender_concept_id INTEGER);
+CREATE TABLE measurement (
+  person_id INTEGER, measurement_concept_id INTEGER, unit_concept_id INTEGER, value_as_number REAL,
+  measurement_date DATE
+);
+CREATE TABLE condition_occurrence (person_id INTEGER, condition_concept_id INTEGER);
+INSERT INTO person VALUES (7, 1966, 8532), (8, 1946, 8507), (9, 1920, 8507);
+INSERT INTO measurement VALUES (7, 3004249, 8876, 120, '2025-03-01'), (7, 3004249, 8876, 130, '2025-04-01'),
+  (7, 3004249, 8876, 300, '2024-12-31'), (8, 3004249, 8876, 999, '2025-03-01');
+INSERT INTO condition_occurrence VALUES (8, 312327), (8, 312327);
+"""
+
+
+@pytest.mark.parametrize("ending", ["sqlite", "duckdb"])
+def test_the_example_of_the_guide_reads_tables_of_omop(tmp_path, ending):
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    page = page.split("## Tables with declared columns")[1]
+    declared, policy = re.findall(r"(?s)```toml\n(.*?)```", page)[:2]
+    view = re.findall(r"(?s)```sql\n(.*?)```", page)[0]
+    if ending == "sqlite":
+        with closing(sqlite3.connect(tmp_path / "omop.sqlite")) as connection:
+            connection.executescript(OMOP + view)
+    else:
+        duckdb = pytest.importorskip("duckdb", reason="the extra analyse is not installed")
+        with closing(duckdb.connect(str(tmp_path / "omop.duckdb"))) as connection:
+            connection.execute(OMOP + view)
+    study = Study.parse(
+        'study = { name = "a", rounds = 1, seed = 1 }\nalgorithm.name = "fedavg"\nmodel.name = "mlp"\n'
+        + declared
+    )
+    study = study.replace("data.view", "heart_study").replace("data.patient_column", "patient")
+    (rules,) = tomllib.loads(policy)["data"]
+    assert rules["options"]["view"] == ["heart_study"]
+    assert study.data.path == rules["study_path"]
+    own = study.replace("data.path", str(tmp_path / f"omop.{ending}"))
+    with pytest.raises(DataError, match="row 3: column 'age' is not from 18 to 100 years"):
+        build_data(own).table("north")
+    with counted_as_defaults(lambda _: None):
+        table = build_data(own).table("north")
+    assert table.patients == (0, 1, 2)
+    assert values(table) == {
+        "age": [60.0, 80.0, None],
+        "pressure": [125.0, None, None],
+        "sex": [0.0, 1.0, 1.0],
+        "infarction": [0.0, 1.0, 0.0],
+    }
 
 
 @pytest.mark.parametrize(
