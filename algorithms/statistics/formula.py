@@ -50,7 +50,9 @@ class Factor:
 
     def values(self, table: Table) -> Values:
         """For every record, the number or the position of the category; NaN where it is missing."""
-        return self.expression.values(table) if self.expression else table.values[self.columns[0].name]
+        if self.expression is not None:
+            return self.expression.values(table)
+        return np.clip(table.values[self.columns[0].name], *self.interval)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def pandas_frame(table: Table):
         "y ~ age*bmi:sex*stage - sex",
         "y ~ bmi + age + bmi:age:sex + sex:stage - 1",
         "y ~ 1",
+        "age ~ I(y**2) + I((y + 1)**4):sex",
     ],
 )
 def test_a_design_is_that_of_formulaic_and_of_patsy(table, formula):
@@ -119,6 +120,11 @@ def test_every_column_has_a_bound_that_follows_from_the_declared_ones(table, ter
     wild = {name: values * 1e6 for name, values in table.values.items()}
     matrix = found.matrix(Table(COLUMNS, wild, 60))  # a data set of one's own may break its promise
     assert (np.abs(matrix) <= found.bounds).all()
+    for left in ("sex", "y"):
+        explained = design(f"{left} ~ 1", COLUMNS)
+        low, high = explained.outcome_interval
+        assert low <= explained.outcome(Table(COLUMNS, wild, 60)).min()
+        assert explained.outcome(Table(COLUMNS, wild, 60)).max() <= high
 
 
 @pytest.mark.parametrize(
