@@ -94,7 +94,7 @@ class ColumnsOptions(base.DataOptions):
         description="the view or table of a database, letters, digits and underscores; files have none",
     )
     columns: dict[str, ColumnOptions] = Field(
-        min_length=1, description="a table [data.columns.NAME] for each column"
+        min_length=1, description="a table [data.columns.NAME] for each column: low and high, or categories"
     )
     partition: Literal["by-column", "by-file", "iid", "dirichlet"] = Field(
         default="by-column", description='"by-column", "by-file", "iid" or "dirichlet"'
