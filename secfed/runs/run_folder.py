@@ -94,7 +94,8 @@ def holds_a_run(out: Path, *, overwrite: bool) -> bool:
         )
     if not any((out / mark).is_file() for mark in _MARKS):
         raise ConfigError(
-            f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.", remedy=ANOTHER_FOLDER
+            f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.",
+            remedy=ANOTHER_FOLDER,
         )
     return True
 

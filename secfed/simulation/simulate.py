@@ -61,7 +61,7 @@ def simulate(
     Raises:
         ConfigError: a drop or budget names an unknown site, privacy that the study cannot have, or a
             ``model.start`` that it cannot begin with; an engine that is not there.
-        RoundAborted: not one sum came about.
+        RoundAborted: not one sum came about, or every round was given up.
         LinkError: the engine ended.
     """
     observer = SilentObserver() if observer is None else observer
@@ -99,6 +99,8 @@ def simulate(
         run.run(finished)
         if not any(outcome.sums for outcome in progress.outcomes):
             raise _no_sum(carrier)
+        if progress.reports and all(report.aborted for report in progress.reports.values()):
+            raise _no_round(progress)
         report = report_of(parties, built, progress, compare)
         if out is not None:
             _write_model(parties, report, out)
@@ -136,6 +138,15 @@ def _no_sum(carrier: SimulatedTransport) -> RoundAborted:
         f"{message} {site} was the first to give up: {error.message}",
         remedy=error.remedy or "let more sites take part",
     )
+
+
+def _no_round(progress: Progress) -> RoundAborted:
+    """Sums of metrics may have come about: they are those of a model that no round has trained."""
+    first = progress.reports[min(progress.reports)]
+    count = "the only round was" if len(progress.reports) == 1 else f"all {len(progress.reports)} rounds were"
+    why = f"{first.gave_up}: {first.aborted}" if first.gave_up else first.aborted
+    message = f"{count} given up, so there is no trained model. The first: {why}"
+    return RoundAborted(message, remedy="let more sites take part, or remove what makes them give up")
 
 
 def _write_model(parties: Consortium, report: RunReport, out: Path) -> None:
