@@ -22,6 +22,7 @@ from torch import nn
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
+from secfed.algorithms.federated_averaging.weighted_plan import NOISED
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.algorithms.framework.parameters import trainable
 from secfed.algorithms.framework.registry import register
@@ -44,6 +45,7 @@ class FedBn(FedAvg):
     """Federated averaging with local layers, bound to one study."""
 
     private_units = ("record", "group", "site")
+    noised_fields = NOISED
     personal = True
     warm_start = False  # what stays at the sites would not begin with that model
     options: FedBnOptions

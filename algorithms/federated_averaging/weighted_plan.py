@@ -14,7 +14,7 @@ from torch import nn
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions, MeanOptions
-from secfed.algorithms.framework.base import LOSS_BOUND, Algorithm, check_round
+from secfed.algorithms.framework.base import LOSS_BOUND, PARAMETERS, Algorithm, check_round
 from secfed.algorithms.framework.datasets import SiteData, SiteId, check_site
 from secfed.algorithms.framework.parameters import (
     check_scores,
@@ -38,6 +38,7 @@ UPDATE: Final = "update"
 EVALUATE: Final = "evaluate"
 STATE: Final = "state/"  # of the server, in broadcasts and checkpoints
 _EVERYONE: Final = "all"
+NOISED: Final = (UPDATE, "eval", "weight")  # by FedAvg's local steps; a weight is constant or unprotected
 
 
 class Means(Mapping[str, torch.Tensor]):
@@ -250,6 +251,15 @@ class WeightedPlan(Algorithm):
         """Whether the model that a round begins with is evaluated, where that is an exchange of its own."""
         del round_number
         return True
+
+    def field_words(self) -> Mapping[str, str]:
+        """Of what every algorithm of weighted means sums."""
+        return {
+            UPDATE: PARAMETERS,
+            "eval": "metrics over held-out records",
+            "weight": "the weight",
+            "train_loss": "the training loss",
+        }
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Metrics and weights, where ``[privacy]`` says so."""

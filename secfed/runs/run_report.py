@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 PHASES = ("train", "protect", "carry", "server")
@@ -58,6 +58,7 @@ class PrivacyReport:
     unprotected: tuple[str, ...]  # fields that left in sums without noise
     weak_delta: tuple[str, ...] = ()  # sites with so many records that delta is 1 / records or more
     engines: tuple[str, ...] = ()  # that clipped records in local steps, at any site
+    words: Mapping[str, str] = field(default_factory=dict)  # what fields hold, as the algorithm says
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from secfed.algorithms.framework.base import Algorithm, Metrics
+from secfed.algorithms.framework.base import Algorithm, Metrics, without_noise
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.run_report import (
     CLIPPED,
@@ -62,6 +62,7 @@ def report_of(
             sums=len(sums),
             survivors=[len(summed.result.survivors) for summed in sums],
             layouts=(plan.layout for plan in _plans(study, parties.terms.algorithm)),
+            words=built.field_words(),
         ),
         initial=metrics.get(0),
         oracle=_oracle(parties, built, program.model()),
@@ -94,7 +95,7 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
         spent = standing.spent or spent
         sites.append(SiteSpent(name, standing.epsilon, standing.budget.epsilon, one.refused))
     engines = {used for one in private.values() for used in getattr(one.local, "engines", ())}
-    unprotected = (name for plan in _plans(study, built) for name in built.unprotected(plan))
+    unprotected = (name for plan in _plans(study, built) for name in without_noise(built, plan, settings))
     return PrivacyReport(
         unit=settings.unit,
         adjacency=str(settings.privacy_unit.adjacency if spent is None else spent.adjacency),
@@ -105,6 +106,7 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
         unprotected=tuple(dict.fromkeys(unprotected)),
         weak_delta=tuple(name for name, one in private.items() if one.local and one.local.weak_delta),
         engines=tuple(sorted(engines)),
+        words=built.field_words(),
     )
 
 

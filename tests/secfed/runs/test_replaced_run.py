@@ -45,9 +45,14 @@ def test_the_new_run_takes_the_place_and_what_no_run_writes_stays(tmp_path: Path
 def test_an_error_leaves_the_earlier_run_whole_and_nothing_else(tmp_path: Path) -> None:
     out = earlier(tmp_path)
     before = files(tmp_path)
-    with pytest.raises(KeyboardInterrupt), replacing(out) as folder:
-        write_new(folder)
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with replacing(out) as folder:
+            write_new(folder)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert files(tmp_path) == before
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from secfed.algorithms.framework.base import PARAMETERS
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import ConfigError, RosterError
 from secfed.records.chain_file import ChainFile
@@ -122,11 +123,19 @@ def test_sizes_are_told_by_mean_and_largest() -> None:
     assert PerSite.over([]) == PerSite(0.0, 0)
 
 
+WORDS = {
+    "update": PARAMETERS,
+    "eval": "metrics over held-out records",
+    "weight": "the weight",
+    "loss": "the training loss",
+}
+
+
 def saw(protection: str = "masked", sums: int = 1, survivors: tuple[int, ...] = (4,), **sizes: int) -> str:
     """Of one exchange whose fields have these sizes; ``__`` stands for the stroke in a name."""
     fields = (Field(name.replace("__", "/"), (size,), 1.0, 64) for name, size in sizes.items())
     layouts = [Layout(tuple(fields), sites=4)]
-    return what_the_aggregator_saw(protection, sums=sums, survivors=survivors, layouts=layouts)
+    return what_the_aggregator_saw(protection, sums=sums, survivors=survivors, layouts=layouts, words=WORDS)
 
 
 class TestWhatTheAggregatorSaw:
@@ -146,9 +155,12 @@ class TestWhatTheAggregatorSaw:
         said = saw("encrypted", update=1, x=1)
         assert "of 1 parameter + 1 other number each (1 for x), as ciphertext" in said
 
+    def test_what_the_algorithm_does_not_describe_is_told_by_its_name(self) -> None:
+        assert "(1 for score)" in saw(update__a=31, score=1)
+
     def test_the_largest_contribution_of_all_exchanges_is_told(self) -> None:
         layouts = [Layout((Field("update/a", (size,), 1.0, 64),), sites=4) for size in (5, 7, 6)]
-        said = what_the_aggregator_saw("masked", sums=1, survivors=[4], layouts=layouts)
+        said = what_the_aggregator_saw("masked", sums=1, survivors=[4], layouts=layouts, words=WORDS)
         assert "of 7 parameters each;" in said
 
     def test_each_protection_says_what_it_hides(self) -> None:
