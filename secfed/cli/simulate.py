@@ -69,11 +69,11 @@ def simulate(
         ),
     ] = None,
     compare: Annotated[
-        Literal["alone"] | None,
+        Literal["alone", "centralised"] | None,
         typer.Option(
-            click_type=click.Choice(["alone"]),
-            help="Also train each hospital by itself, on its own records only, and show both. "
-            "Looks at single hospitals: simulation only.",
+            click_type=click.Choice(["alone", "centralised"]),
+            help="Also train each hospital by itself (alone), or one model on all records in one place "
+            "(centralised), and show both. Looks at single hospitals: simulation only.",
         ),
     ] = None,
     engine: Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from secfed.algorithms.framework.base import Algorithm, Metrics, without_noise
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
@@ -43,9 +42,7 @@ class Progress:
         complete(self.reports, metrics, self.observer)
 
 
-def report_of(
-    parties: Consortium, built: Algorithm, progress: Progress, compare: Literal["alone"] | None
-) -> RunReport:
+def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunReport:
     """The report of a finished run."""
     study, program = parties.terms.study, parties.server_program()
     sums = [summed for outcome in progress.outcomes for summed in outcome.sums]
@@ -66,7 +63,6 @@ def report_of(
         ),
         initial=metrics.get(0),
         oracle=_oracle(parties, built, program.model()),
-        compare=None if compare is None else oracle.compare_alone(study, program.model()),
         privacy=_privacy(parties, built),
         closing_aborted=closing.aborted.message if closing.aborted else None,
         start=study.model.start_sha256,

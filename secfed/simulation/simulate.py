@@ -13,8 +13,8 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
 from secfed.crypto.identity import remembered_signatures
@@ -30,6 +30,7 @@ from secfed.runs.model_record import ModelRecord, metrics_digest, run_metrics_di
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, site_folder, write_run
 from secfed.runs.run_report import Observer, RunReport, SilentObserver
 from secfed.server.coordinator import RoundOutcome
+from secfed.simulation.comparison import Comparer, Other
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.parties import Consortium, open_consortium
 from secfed.simulation.report import Progress, report_of
@@ -47,7 +48,7 @@ def simulate(
     out: Path | None = None,
     drops: Sequence[Dropout] = (),
     observer: Observer | None = None,
-    compare: Literal["alone"] | None = None,
+    compare: Other | None = None,
     budgets: Mapping[str, float] | None = None,
     engine: EngineOptions | None = None,
 ) -> RunReport:
@@ -55,7 +56,8 @@ def simulate(
 
     Args:
         out: folder for run.json, model.safetensors, transcripts and the roster; None writes nothing.
-        compare: ``alone`` also trains each hospital by itself, outside the protocol.
+        compare: also train outside the protocol: ``alone`` each hospital by itself, ``centralised`` one model
+            on all records.
         budgets: site to the epsilon that its policy allows, where that is not the study's own.
 
     Raises:
@@ -69,10 +71,12 @@ def simulate(
         stack.enter_context(single_threaded())
         stack.enter_context(remembered_signatures())
         built = build(study)
-        names = tuple(sorted(build_data(study).sites))
+        data = build_data(study)
+        names = tuple(sorted(data.sites))
         _check_drops(study, drops, names)
         _check_budgets(study, budgets or {}, names)
         terms = Terms(study, with_privacy(study, built, names), names)
+        comparer = None if compare is None else Comparer(study, built, data, compare)
         options = engine or EngineOptions()
         working = open_engine(options, study, built, study_id=terms.study_id, sites=len(names))
         stack.callback(working.close)
@@ -101,10 +105,14 @@ def simulate(
             raise _no_sum(carrier)
         if progress.reports and all(report.aborted for report in progress.reports.values()):
             raise _no_round(progress)
-        report = report_of(parties, built, progress, compare)
+        report = report_of(parties, built, progress)
         if out is not None:
             _write_model(parties, report, out)
             write_run(report, out)
+        if comparer is not None:  # what goes wrong from here on leaves a finished run
+            report = replace(report, compare=comparer.result(parties.server_program().model()))
+            if out is not None:
+                write_run(report, out)
     observer.finished(report)
     return report
 
