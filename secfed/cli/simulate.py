@@ -13,6 +13,7 @@ from rich.text import Text
 
 from secfed.cli.imports import quick_imports
 from secfed.cli.options import StudyFile
+from secfed.config.plugins import own_errors_in_full
 from secfed.config.protections import Reveal
 from secfed.errors import ConfigError
 from secfed.runs.replaced_run import replacing
@@ -121,7 +122,8 @@ def simulate(
         from secfed.study.study import Study
 
     where = EngineOptions(engine, workers, site_deadline, gpus_per_site)
-    study = Study.load(study_file)
+    with own_errors_in_full():
+        study = Study.load(study_file)
     changes = [("protection.name", protection), ("protection.reveal", reveal)]
     # Only masked sums can be closed: what closes them comes after that name, and goes before another one.
     for key, value in changes if reveal == "sites" else reversed(changes):

@@ -152,7 +152,7 @@ class _Play:
     ) -> _BySite:
         """Of the closing evaluation at each site: all add to its sums, only that site to the last one.
 
-        ``place_of`` names the site whose training it takes what sites keep from; without any, nothing is kept.
+        ``place_of`` names the site from whose training each takes what sites keep; empty, if nothing.
         """
         for site, place in place_of.items():
             programs[site].load(copies(self._programs[place].save()))

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from secfed.algorithms.framework.base import ServerProgram
+from secfed.config.plugins import own_code_errors
 from secfed.crypto.identity import remembered_signatures
 from secfed.engine.choice import open_engine
 from secfed.engine.interface import single_threaded
@@ -63,11 +64,12 @@ def simulate(
     Raises:
         ConfigError: a drop or budget names an unknown site, privacy that the study cannot have, or a
             ``model.start`` that it cannot begin with; an engine that is not there.
+        ConfigError: also whatever own code of the study raises, with its text, file and line.
         RoundAborted: not one sum came about, or every round was given up.
         LinkError: the engine ended.
     """
     observer = SilentObserver() if observer is None else observer
-    with link_errors(), ExitStack() as stack:
+    with own_code_errors(study.own_code), link_errors(), ExitStack() as stack:
         stack.enter_context(single_threaded())
         stack.enter_context(remembered_signatures())
         built = build(study)
@@ -152,7 +154,7 @@ def _no_round(progress: Progress) -> RoundAborted:
     """Sums of metrics may have come about: they are those of a model that no round has trained."""
     first = progress.reports[min(progress.reports)]
     count = "the only round was" if len(progress.reports) == 1 else f"all {len(progress.reports)} rounds were"
-    why = f"{first.gave_up}: {first.aborted}" if first.gave_up else first.aborted
+    why = f"{first.aborted} ({first.gave_up})" if first.gave_up else first.aborted
     message = f"{count} given up, so there is no trained model. The first: {why}"
     return RoundAborted(message, remedy="let more sites take part, or remove what makes them give up")
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from secfed.config.plugins import allow_imports
+from secfed.config.plugins import allow_imports, is_user_code
 from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
 from secfed.config.sections import ProtectionSection, StudySection
 from secfed.config.toml_file import parse_tables, read_own_text
@@ -47,6 +47,12 @@ class Study(Strict):
     def name(self) -> str:
         """Name of the study, fit for file names."""
         return self.study.name
+
+    @property
+    def own_code(self) -> tuple[str, ...]:
+        """Names of the factories that are a user's own."""
+        chosen = (self.algorithm.name, self.model.name, self.data.name)
+        return tuple(name for name in chosen if is_user_code(name))
 
     @property
     def rounds(self) -> int:
