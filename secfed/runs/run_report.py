@@ -184,6 +184,7 @@ class RunReport:
     closing_aborted: str | None = None  # why the closing evaluation was given up; None if it was not
     start: str | None = None  # digest of the model that the study began with; None where the seed decided
     zeroed: tuple[Zeroed, ...] = ()  # sites whose local work failed, and added zeros; simulation only
+    chance: Metrics = field(default_factory=dict)  # what guessing reaches, where that is known; for figures
 
     @property
     def last_measured(self) -> tuple[int, Metrics] | None:

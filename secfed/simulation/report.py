@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from secfed.algorithms.federated_averaging.weighted_plan import WeightedPlan
 from secfed.algorithms.framework.base import Algorithm, Metrics, without_noise
+from secfed.algorithms.metrics import classification
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.run_report import (
     CLIPPED,
@@ -67,6 +69,7 @@ def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunR
         closing_aborted=closing.aborted.message if closing.aborted else None,
         start=study.model.start_sha256,
         zeroed=tuple(_zeroed(parties)),
+        chance=classification.chance(built.data.classes) if isinstance(built, WeightedPlan) else {},
     )
 
 

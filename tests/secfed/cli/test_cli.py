@@ -70,7 +70,7 @@ class TestFrontDoor:
     def test_algorithms_lists_every_name_option_and_meaning(self) -> None:
         from secfed.study.registry import KINDS
 
-        out = secfed("algorithms", columns=400).stdout
+        out = secfed("algorithms", "--options", columns=400).stdout
         bracketed = []
         for entries, _ in KINDS.values():
             for name, entry in entries.items():
@@ -81,6 +81,14 @@ class TestFrontDoor:
         # Square brackets of a meaning are not markup.
         assert len(bracketed) >= 2
         assert all("".join((meaning or "").split()) in "".join(out.split()) for meaning in bracketed)
+
+    def test_algorithms_lists_all_names_on_one_screen(self) -> None:
+        from secfed.study.registry import KINDS
+
+        out = secfed("algorithms", columns=80).stdout
+        assert len(out.splitlines()) <= 24
+        assert all(name in out for entries, _ in KINDS.values() for name in entries)
+        assert "secfed algorithms NAME" in out
 
     def test_algorithms_shows_one_by_name(self) -> None:
         out = secfed("algorithms", "fedprox").stdout

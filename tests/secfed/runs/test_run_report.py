@@ -33,8 +33,10 @@ from secfed.runs.run_report import (
     Comparison,
     ComparisonRow,
     PerSite,
+    PrivacyReport,
     RoundReport,
     RunReport,
+    SiteSpent,
     ordered_metrics,
 )
 from secfed.wire.layout import Field, Layout
@@ -315,6 +317,19 @@ class TestFigures:
         assert first == [path.read_bytes() for path in write_figures(a_run(), tmp_path / "b")]
         other = write_figures(a_run(rounds=(a_round(1), a_round(2, survivors=SITES[:3]))), tmp_path / "c")
         assert all(a != b.read_bytes() for a, b in zip(first, other, strict=True))
+
+    def test_metrics_show_every_name_epsilon_and_chance(self, tmp_path: Path) -> None:
+        names = {f"metric-{number}": 0.5 for number in range(9)}
+        sites = (SiteSpent("va", 3.21, 4.0, 0),)
+        privacy = PrivacyReport("record", "replace-record", 1e-5, "rdp", "x", sites, ())
+        plain = write_figures(a_run(1, rounds=(a_round(1, metrics=names),)), tmp_path / "a")[0].read_text()
+        report = a_run(1, rounds=(a_round(1, metrics=names),), privacy=privacy, chance={"metric-3": 0.125})
+        drawn = write_figures(report, tmp_path / "b")[0].read_text()
+        assert all(f"<!-- {name} -->" in plain for name in names)
+        assert "<!-- round; epsilon 3.21 after the last -->" in drawn
+        assert "epsilon" not in plain
+        dashes = [text.count("stroke-dasharray") for text in (plain, drawn)]
+        assert dashes[1] == dashes[0] + 1
 
     def test_waiting_for_hospitals_does_not_flatten_the_seconds(self, tmp_path: Path) -> None:
         waited = a_round(1, seconds={**a_round(1).seconds, "wait": 86_400.0})
