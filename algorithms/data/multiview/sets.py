@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.folders import data_folder
 from secfed.algorithms.data.multiview.base import MultiviewData, ViewRecords, ViewSites
-from secfed.algorithms.data.multiview.files import Scale, ViewFile, scaled
+from secfed.algorithms.data.multiview.files import Scale, ViewFile, known_values, scaled
 from secfed.algorithms.data.multiview.options import (
     BdgpOptions,
     KnownFileOptions,
@@ -128,7 +128,7 @@ def _known(
 
 def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
     try:
-        shapes = file.shapes()
+        shapes = file.shapes(*views)
     except DataError as error:
         raise DataError(error.message, remedy=f"{error.remedy}; or set data.view_sizes") from None
     for view in views:
@@ -142,7 +142,9 @@ def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
 def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> ViewRecords:
     """All records; None in the place of every view that is not named."""
     arrays = file.arrays(*views, options.label_key)
-    labels = file.labels(options.label_key, arrays[options.label_key], options.first_label)
+    labels = file.labels(
+        options.label_key, arrays[options.label_key], options.first_label, options.class_names
+    )
     read: list[NDArray[np.float32] | None] = []
     for view in options.views:
         if view not in views:
@@ -154,7 +156,8 @@ def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> 
                 f"{options.path}: view {view!r} does not have one row for each label",
                 remedy="store one row per record; transpose the view if its records are columns",
             )
-        read.append(scaled(values, options.scale.get(view)))
+        one = scaled(known_values(values, options.missing), options.scale.get(view))
+        read.append(one if options.missing == "error" else np.where(np.isnan(one), np.float32(0), one))
     return ViewRecords(tuple(read), labels)
 
 
