@@ -39,7 +39,14 @@ class FedAvg(WeightedMean):
             momentum=options.momentum,
             weight_decay=options.weight_decay,
         )
-        loader = make_loader(data.train_x, data.train_y, batch_size=options.batch_size, generator=generator)
+        loader = make_loader(
+            data.train_x,
+            data.train_y,
+            batch_size=options.batch_size,
+            generator=generator,
+            # One record has no spread to be normalised by.
+            single=options.batch_norm in (None, "frozen"),
+        )
         return Training(model, optimiser, nn.functional.cross_entropy, loader)
 
     def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
