@@ -28,6 +28,8 @@ import torch
 
 from secfed.crypto import sealing, shamir
 from secfed.crypto.codec import Writer
+from secfed.crypto.encrypted import messages as opened_messages
+from secfed.crypto.encrypted.tags import TAG_BYTES
 from secfed.crypto.identity import MAX_NAME_BYTES, PUBLIC_BYTES, SIGNATURE_BYTES, Roster
 from secfed.crypto.masked import graph_messages
 from secfed.crypto.messages import (
@@ -39,6 +41,7 @@ from secfed.crypto.messages import (
     SelfMaskShare,
     Shares,
 )
+from secfed.crypto.record import Record
 from secfed.errors import SecfedError
 from secfed.wire import frames
 
@@ -85,6 +88,7 @@ _BYTES = {
     "sealed_seed": SEALED_SEED_BYTES,
     "sealed_shares": SEALED_SHARES_BYTES,
     "share": shamir.SHARE_BYTES,
+    "tag": TAG_BYTES,
 }
 _BITS = {"exchange_index": 16, "threshold": 16}
 
@@ -109,6 +113,8 @@ def _value(name: str, kind: Any, random_: random.Random) -> Any:
         return random_.getrandbits(_BITS.get(name, 32))
     if kind is bytes:
         return random_.randbytes(_BYTES.get(name, DIGEST_BYTES))
+    if isinstance(kind, type) and issubclass(kind, Record):
+        return _message(kind, random_)
     if get_origin(kind) is tuple:
         (item, _) = get_args(kind)
         if item is str:
@@ -154,7 +160,7 @@ def targets(seed: int = 0, samples: int = 24) -> dict[str, Target]:
             tuple(_message(kind, random_).encode() for _ in range(samples)),
             lambda message: message.encode(),
         )
-        for kind in (*ALL, *graph_messages.ALL)
+        for kind in (*ALL, *graph_messages.ALL, *opened_messages.ALL)
     }
     rosters = tuple(_roster(random_).encode() for _ in range(samples))
     made["Roster"] = Target("Roster", Roster.decode, rosters, lambda roster: roster.encode())

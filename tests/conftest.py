@@ -5,33 +5,43 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import numpy as np
 import pytest
-import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# The suite runs one process per core; a second thread in each would only wait for the first.
-torch.set_num_threads(1)
+# What hundreds of processes import is compiled once, whatever the shell asks for.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Looking for garbage among all that is imported and collected, again and again, took a tenth of the time.
 gc.set_threshold(50_000, 20, 50)
 
-# Deadlines and "too slow" measure the machine's other work, not the code; the suite never asserts on
-# seconds. In CI the examples are derived from the test itself, so that a red run is red again at home.
-hypothesis.settings.register_profile(
-    "secfed",
-    deadline=None,
-    max_examples=50,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    derandomize=bool(os.environ.get("CI")),
-    print_blob=True,
-)
-hypothesis.settings.load_profile("secfed")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """One thread, one hypothesis profile; the process that only hands out tests waits for no import."""
+    if config.getoption("numprocesses", None):
+        return
+    import hypothesis
+    import torch
+
+    # The suite runs one process per core; a second thread in each would only wait for the first.
+    torch.set_num_threads(1)
+    # Deadlines and "too slow" measure the machine's other work, not the code; the suite never asserts on
+    # seconds. In CI the examples are derived from the test itself, so that a red run is red again at home.
+    hypothesis.settings.register_profile(
+        "secfed",
+        deadline=None,
+        max_examples=50,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        derandomize=bool(os.environ.get("CI")),
+        print_blob=True,
+    )
+    hypothesis.settings.load_profile("secfed")
 
 
 def shared_data_folder() -> Path:
@@ -51,9 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin every test from one random state, whatever ran before; skip what lacks its data folder."""
     seed = item.config.getoption("order_seed") or 0
+    import numpy as np
+    import torch
+
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed notes a whole stack for absent devices
     folder = shared_data_folder()
     if item.get_closest_marker("shared_data") and not folder.is_dir():
         pytest.skip(f"no data folder at {folder}: set SECFED_DATA to a folder with the shared data sets")

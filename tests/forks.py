@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import importlib
 import inspect
 import json
@@ -157,12 +158,29 @@ def _become(request: dict[str, Any]) -> None:
     np.random.seed()
     option, what, *arguments = request["argv"]
     sys.argv = [option, *arguments]
-    if option == "-m":
-        sys.modules.pop(what, None)
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
-        return
-    _plant()
-    exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+    status: Any = 0
+    try:
+        if option == "-m":
+            sys.modules.pop(what, None)
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            _plant()
+            exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        status = end.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    _leave(status)
+
+
+def _leave(status: int) -> None:
+    """End as Python does, but give no memory back one object at a time: that copied all that was imported."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _plant() -> None:
@@ -180,7 +198,6 @@ def _plant() -> None:
         if request is None:
             os._exit(0)
         _become(request)
-        sys.exit(0)
     theirs.close()
     _forking = ours
     training.subprocess.Popen = Fork  # type: ignore[misc]
@@ -191,6 +208,7 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.freeze()  # nobody looks for garbage there, or every process would copy it
     request = _fork_for(connection)
     if request is not None:
         _become(request)

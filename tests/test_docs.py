@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -369,41 +368,3 @@ def test_encryption_parameters_frames_and_words_are_as_documented() -> None:
         for c in range(columns)
     )
     assert pack_words(np.array(words, np.uint64), bits) == packed
-
-
-# Installing
-
-INSTALLS: Final = (
-    r"\b(?:pip3?|pipx|uv|conda) (?:install|add|download|wheel|run)\b[^\n#]*?(?<![\w./-])secfed(?![\w./-])"
-)
-
-
-def _texts() -> Iterator[tuple[str, str]]:
-    """(path, text) of every file of the repository that somebody may read."""
-    skipped = {"runs", "build", "dist", "wheelhouse", "node_modules", "__pycache__"}
-    for folder, below, names in os.walk(ROOT):
-        below[:] = [
-            name
-            for name in below
-            if name not in skipped and not name.endswith(".egg-info") and (name == ".ci" or name[0] != ".")
-        ]
-        for path in (Path(folder) / name for name in names):
-            if path.suffix not in (".png", ".svg", ".so", ".pyc", ".safetensors"):
-                yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8", errors="replace")
-
-
-def test_nobody_is_told_to_install_secfed_by_its_name() -> None:
-    """Whoever registered the name on a package index would get code run where somebody followed that."""
-    seen = set()
-    for path, text in _texts():
-        seen.add(path)
-        if path != "pyproject.toml":  # its extra dev names the other extras of the same project
-            assert not re.search(r"\bsecfed\[", text), path
-        joined = text.replace("\\\n", " ")
-        assert not re.search(INSTALLS, joined), path
-    assert {
-        "README.md",
-        "crypto/encrypted/bfv_tenseal.py",
-        "examples/vlp-medpix.toml",
-        "docs/operators.md",
-    } <= seen

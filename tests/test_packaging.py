@@ -7,18 +7,21 @@ break without a sound, so each is looked at here.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlparse
 
 import pytest
 
-from tests.forks import Fork
 from tests.layout import HOMES, PROJECT, ROOMS, ROOT, files_of, in_wheel
 
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
@@ -114,20 +117,11 @@ def test_room_symlink_is_committed_as_a_symlink(room: str) -> None:
 
 
 def test_no_module_of_secfed_imports_a_room_by_its_top_level_name() -> None:
-    """In a process that *could* import ``crypto``: the root is on its path."""
-    code = f"""
-import importlib, json, sys
-sys.path.insert(0, {str(ROOT)!r})
-for name in {modules()!r}:
-    if not name.endswith("__main__"):
-        importlib.import_module(name)
-print(json.dumps([room for room in {ROOMS!r} if room in sys.modules]))
-"""
-    with Fork([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert json.loads(process.communicate()[0].splitlines()[-1]) == []
-
-
-def test_the_running_suite_has_not_imported_a_room_by_its_top_level_name() -> None:
+    """In this process, which *could* import ``crypto``, for the root is on its path; nor did a test."""
+    assert str(ROOT) in sys.path
+    for name in modules():
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
     assert [room for room in ROOMS if room in sys.modules] == []
 
 
@@ -224,3 +218,39 @@ def test_readme_shows_the_bring_your_own_example_as_it_is_in_at_most_20_lines() 
         f"```{kind}\n{text}\n```" in readme for kind, text in zip(("python", "toml"), sources, strict=True)
     )
     assert sum(len(text.splitlines()) for text in sources) <= 20
+
+
+INSTALLS: Final = (
+    r"\b(?:pip3?|pipx|uv|conda) (?:install|add|download|wheel|run)\b[^\n#]*?(?<![\w./-])secfed(?![\w./-])"
+)
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """(path, text) of every file of the repository that somebody may read."""
+    skipped = {"runs", "build", "dist", "wheelhouse", "node_modules", "__pycache__"}
+    for folder, below, names in os.walk(ROOT):
+        below[:] = [
+            name
+            for name in below
+            if name not in skipped and not name.endswith(".egg-info") and (name == ".ci" or name[0] != ".")
+        ]
+        for path in (Path(folder) / name for name in names):
+            if path.suffix not in (".png", ".svg", ".so", ".pyc", ".safetensors"):
+                yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8", errors="replace")
+
+
+def test_nobody_is_told_to_install_secfed_by_its_name() -> None:
+    """Whoever registered the name on a package index would get code run where somebody followed that."""
+    seen = set()
+    for path, text in _texts():
+        seen.add(path)
+        if path != "pyproject.toml":  # its extra dev names the other extras of the same project
+            assert not re.search(r"\bsecfed\[", text), path
+        joined = text.replace("\\\n", " ")
+        assert not re.search(INSTALLS, joined), path
+    assert {
+        "README.md",
+        "crypto/encrypted/bfv_tenseal.py",
+        "examples/vlp-medpix.toml",
+        "docs/operators.md",
+    } <= seen

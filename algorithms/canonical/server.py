@@ -15,7 +15,7 @@ from secfed.algorithms.canonical.projections import canonical, pairs, shortened
 from secfed.algorithms.framework.base import ServerProgram
 from secfed.algorithms.framework.randomness import derive_seed
 from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, copies, model_of
-from secfed.algorithms.metrics.clustering import scores
+from secfed.algorithms.metrics.clustering import noisy_scores, scores
 from secfed.wire.layout import Exchange, State, Totals
 
 _OWN = ("covariance", "spread", "noise", "centres", "parts")  # of no use to whoever has the model
@@ -137,7 +137,7 @@ class CanonicalServer(ServerProgram):
 
     def _scores(self, totals: Totals) -> Mapping[str, float]:
         """What the closing sum says."""
-        return scores(totals["table"])
+        return noisy_scores(totals["table"], totals.noise) if totals.noise else scores(totals["table"])
 
     def model(self) -> State:
         """What assigns a record to a cluster, and its embedding: float32 copies."""

@@ -109,7 +109,7 @@ class WeightedMeanSite(SiteProgram):
         known |= {name: weight * value for name, value in self._algorithm.counts(data).items()}
         if self._algorithm.statistics is not None:
             known["records"] = self._algorithm.statistics.records(len(data.train_y))
-        if not self._noisy_metrics:
+        if not self._algorithm.noisy_metrics:
             known |= classification.counts(data.test_y, self._algorithm.data.classes)
         return fitting(exchange, known)
 
@@ -150,11 +150,6 @@ class WeightedMeanSite(SiteProgram):
         if exchange not in self._algorithm.exchanges(round_number):
             raise no_exchange(round_number, exchange)
 
-    @property
-    def _noisy_metrics(self) -> bool:
-        settings = self._algorithm.setting.study.privacy
-        return settings is not None and settings.metrics == "private"
-
     def _evaluate_on(self, received: State, memory: State) -> Summands:
         """Sums over the held-out records of this site; with noise they are paid for first."""
         write_parameters(self._model, received)  # training may have moved them
@@ -163,7 +158,7 @@ class WeightedMeanSite(SiteProgram):
         def sums() -> dict[str, torch.Tensor]:
             return self._algorithm.evaluate(self._model, self._data, self._device)
 
-        if not self._noisy_metrics or self._sums is not None:
+        if not self._algorithm.noisy_metrics or self._sums is not None:
             return sums()
         if self._privacy is None:
             raise WrongState("private metrics need a site's privacy")
@@ -221,7 +216,8 @@ class WeightedMeanServer(ModelServer):
             self._model.update(statistics.found(exchange, totals))
             return
         metrics = self._metrics.of(round_number - 1)
-        metrics.update(classification.finish(totals, self._algorithm.data.classes))
+        noise = self._algorithm.metric_noise(totals)
+        metrics.update(classification.finish(totals, self._algorithm.data.classes, deviation=noise))
         if exchange.name != UPDATE:
             return
         # A layout without weights is that of site-level privacy: every survivor counts the same.

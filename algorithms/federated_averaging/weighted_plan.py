@@ -5,8 +5,10 @@ The programs are in :mod:`secfed.algorithms.federated_averaging.weighted_mean`.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -246,8 +248,7 @@ class WeightedPlan(Algorithm):
         return (*self.fields(), weight, Block("train_loss", (), LOSS_BOUND, 64))
 
     def _evaluation(self, wanted: bool) -> tuple[Block, ...]:
-        noisy = self._metrics == "private"
-        return classification.fields(self.data.classes, noisy=noisy) if wanted else ()
+        return classification.fields(self.data.classes, noisy=self.noisy_metrics) if wanted else ()
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """``update`` in rounds 1 to ``rounds``, then ``evaluate``; fewer where no metrics leave."""
@@ -317,6 +318,26 @@ class WeightedPlan(Algorithm):
         """One site's checked records."""
         data, shape = self.data.site(site_id), self.data.input_shape
         return check_site(site_id, data, input_shape=shape, classes=self.data.classes)
+
+    @property
+    def noisy_metrics(self) -> bool:
+        """Whether metrics leave with noise."""
+        return self._metrics == "private"
+
+    def metric_noise(self, totals: Totals) -> float:
+        """Standard deviation of the noise in every element of a sum of metrics; 0 for one without."""
+        if not self.noisy_metrics or self._noise_in_sum:
+            return totals.noise
+        return self._site_noise * math.sqrt(len(totals.survivors))
+
+    @cached_property
+    def _site_noise(self) -> float:
+        """Of one site's metrics; the study alone decides it."""
+        from secfed.dp.training.local_plan import plan_sums  # the accountants are slow to import
+
+        privacy = self.setting.study.privacy
+        event = None if privacy is None else plan_sums(privacy)
+        return 0.0 if event is None else event.noise_multiplier * classification.NOISY_L2
 
     def evaluate(self, model: nn.Module, data: SiteData, device: torch.device) -> dict[str, torch.Tensor]:
         """Sums over the held-out records of one site, by field name."""

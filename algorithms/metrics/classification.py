@@ -20,6 +20,7 @@ from typing import Final
 import torch
 from torch import nn
 
+from secfed.algorithms.metrics.noise_error import mean_error, ratio_error, stated
 from secfed.algorithms.metrics.score_grid import capped
 from secfed.errors import RangeError
 from secfed.wire.layout import Field
@@ -130,13 +131,14 @@ def chance(classes: int) -> dict[str, float]:
     return {"balanced_accuracy": 1 / classes, "roc_auc": 0.5}
 
 
-def finish(totals: Mapping[str, torch.Tensor], classes: int) -> Metrics:
+def finish(totals: Mapping[str, torch.Tensor], classes: int, *, deviation: float = 0.0) -> Metrics:
     """``loss``, ``accuracy``, ``balanced_accuracy`` and, for two classes, ``roc_auc``, from sums.
 
     ``balanced_accuracy`` is the mean recall over the classes that occur. A metric without sums is left out.
+    ``deviation`` is that of the noise in every element of sums that carry noise.
     """
     if "eval/records" not in totals:
-        return _finish_noisy(totals) if NOISY[0] in totals else {}
+        return _finish_noisy(totals, deviation) if NOISY[0] in totals else {}
     records = float(totals["eval/records"])
     if records <= 0:
         return {}
@@ -154,10 +156,17 @@ def finish(totals: Mapping[str, torch.Tensor], classes: int) -> Metrics:
     return metrics
 
 
-def _finish_noisy(totals: Mapping[str, torch.Tensor]) -> Metrics:
-    """Accuracy from counts with noise: a count below one is one, a share stays between 0 and 1."""
-    of_class, correct = (totals[name].clamp_min(0.0) for name in NOISY)
+def _finish_noisy(totals: Mapping[str, torch.Tensor], deviation: float) -> Metrics:
+    """Accuracies from counts with noise, as they are, with their errors: one may be above 1."""
+    of_class, correct = (totals[name].tolist() for name in NOISY)
+    every = sum(correct), sum(of_class), deviation * math.sqrt(len(of_class))
+    each = [(part, whole, deviation) for part, whole in zip(correct, of_class, strict=True)]
+    recalls = [part / whole if whole else math.nan for part, whole in zip(correct, of_class, strict=True)]
     return {
-        "accuracy": min(1.0, float(correct.sum()) / max(1.0, float(of_class.sum()))),
-        "balanced_accuracy": float((correct / of_class.clamp_min(1.0)).clamp_max(1.0).mean()),
+        **stated("accuracy", every[0] / every[1] if every[1] else math.nan, ratio_error(*every)),
+        **stated(
+            "balanced_accuracy",
+            sum(recalls) / len(recalls),
+            mean_error(ratio_error(*one) for one in each),
+        ),
     }

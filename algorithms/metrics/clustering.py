@@ -12,12 +12,18 @@ Source: ACC: Kuhn, "The Hungarian method for the assignment problem", 1955 (matc
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from secfed.algorithms.metrics.noise_error import stated
 from secfed.errors import RangeError
+
+_SCORES: Final = ("acc", "nmi", "ari")
+_MOST_MOVED: Final = 0.1  # share of the records
+_REDRAWN: Final = 400  # tables
 
 
 def contingency(
@@ -55,7 +61,35 @@ def scores(table: torch.Tensor) -> dict[str, float]:
     return {"acc": _accuracy(counts), "nmi": _mutual_information(counts), "ari": _rand(counts)}
 
 
-def _accuracy(counts: NDArray[np.int64]) -> float:
+def noisy_scores(table: torch.Tensor, deviation: float) -> dict[str, float]:
+    """The scores of a summed table with noise in every cell, with their errors.
+
+    ACC comes from the cells as they are. NMI and ARI need counts, so they are those of the cells without
+    negative ones. An error is how far the scores move when as much noise is added once more, and nothing is
+    given where noise moves more than a tenth of all records, because they would move little then.
+    """
+    noisy = table.to(device="cpu", dtype=torch.float64).numpy()
+    whole = float(noisy.sum())
+    moved = noisy.size * deviation * math.sqrt(2.0 / math.pi)  # expected absolute noise
+    if whole <= 0 or moved > _MOST_MOVED * whole:
+        return {k: v for name in _SCORES for k, v in stated(name, math.nan, math.inf).items()}
+    found = _of_noisy(noisy)
+    draws = np.random.default_rng(0).normal(0.0, deviation, (_REDRAWN, *noisy.shape))
+    again = np.array([list(_of_noisy(noisy + draw).values()) for draw in draws])
+    off = np.abs(again - np.array(list(found.values())))
+    errors = np.quantile(off, 0.95, axis=0) + np.abs(again.mean(axis=0) - np.array(list(found.values())))
+    pairs = zip(found.items(), errors, strict=True)
+    return {k: v for (name, value), error in pairs for k, v in stated(name, value, float(error)).items()}
+
+
+def _of_noisy(noisy: NDArray[np.float64]) -> dict[str, float]:
+    counted = scores(torch.from_numpy(noisy))
+    if not counted:
+        return dict.fromkeys(_SCORES, math.nan)
+    return counted | {"acc": _accuracy(noisy)}
+
+
+def _accuracy(counts: NDArray[np.int64] | NDArray[np.float64]) -> float:
     from scipy.optimize import linear_sum_assignment  # a slow import that only scoring needs
 
     clusters, classes = linear_sum_assignment(counts, maximize=True)

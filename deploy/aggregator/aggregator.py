@@ -147,10 +147,10 @@ class Aggregator:
                     self._tell("stopped", reason=error.message)
                     raise
                 except RoundAborted:  # the study is over, without a sum
-                    self._say_farewell(b"")
+                    run.record_end(self._say_farewell(b""))
                     raise
                 self._tell("finished", out=str(self._out))
-                self._say_farewell(run.final_frame)
+                run.record_end(self._say_farewell(run.final_frame))
                 return report
             finally:
                 self._server.stop()
@@ -174,9 +174,10 @@ class Aggregator:
             after_step=self._versions.look,  # a site that answered has said what it runs
         )
 
-    def _say_farewell(self, final: bytes) -> None:
+    def _say_farewell(self, final: bytes) -> set[SiteId]:
         """Bring the model to the sites and tell them that the study is over, until all know it or time is up.
 
+        Gives the sites that have said that they have the model, which stands in their transcripts then.
         A site that is fetching the model when the time is over is not cut off.
         """
         asked = self._central.asked
@@ -190,6 +191,7 @@ class Aggregator:
                 time.sleep(0.1)
         self._hear(took)
         self._tell("told", sites=sorted(self._server.informed()), model=sorted(took))
+        return took
 
     def _hear(self, took: set[SiteId]) -> None:
         """What the sites said about the model."""

@@ -6,7 +6,7 @@ What is on the disk and why a restart sums nothing twice: ``secfed/server/checkp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,17 @@ from secfed.protection.interface import SiteId
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
 from secfed.records.roster_file import ROSTER_FILE
-from secfed.records.transcript import ABORTED, MODEL, SETTINGS, SUMMED, TRANSCRIPT, Log, SumRecord, Transcript
+from secfed.records.transcript import (
+    ABORTED,
+    CLOSED,
+    MODEL,
+    SETTINGS,
+    SUMMED,
+    TRANSCRIPT,
+    Log,
+    SumRecord,
+    Transcript,
+)
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
@@ -147,6 +157,10 @@ class CentralRun:
         study = self._central.study
         needed = max(study.protection.min_cohort, self._central.threshold(len(self._cohort)))
         return standstill(outcome.round, self._cohort, needed, self._carrier.refusals)
+
+    def record_end(self, delivered: Collection[SiteId]) -> None:
+        """The study is over: close the transcript, naming the sites that say that they have the model."""
+        self._transcript.append(CLOSED, self._transcript.closing(delivered=sorted(delivered)))
 
     def close(self) -> None:
         """Close the files; what is in them stays."""

@@ -205,7 +205,8 @@ def compare(central: Chain, sites: list[Chain], roster: Roster, report: Report) 
             if body["own"] and site.owner not in body["survivors"]:
                 report.problem(site.path, body["line"], "this site is not among the survivors")
             known = main.get(spec)
-            same = ("round", "exchange", "attempt", "survivors", "totals_digest")
+            same = ["round", "exchange", "attempt", "survivors", "totals_digest"]
+            same += ["exchange_index"] if "exchange_index" in body.keys() & (known or {}) else []
             if known is None or any(body.get(name) != known.get(name) for name in same):
                 report.problem(site.path, body["line"], "the aggregator's transcript has no such sum")
         lost = sum(site.owner in body["survivors"] and spec not in own for spec, body in main.items())
@@ -214,6 +215,27 @@ def compare(central: Chain, sites: list[Chain], roster: Roster, report: Report) 
                 f"{site.path}: lacks {lost} sums it is in: no result came, or its end is cut off"
             )
     check_models(central, sites, roster, report)
+    check_ends([central, *sites], central, report)
+
+
+def check_ends(chains: list[Chain], central: Chain | None, report: Report) -> None:
+    """The end of a transcript is there by its own closing entry, or by what another one says."""
+    delivered: Any = []
+    for chain in chains:
+        sums, closed = chain.of("summed", "followed"), chain.of("closed")
+        if not closed or (sums and closed[-1][0] < sums[-1][0]):
+            report.notes.append(f"{chain.path}: open: no closing entry proves that its end is there")
+            continue
+        line, body = closed[-1]
+        delivered = body.get("delivered") or [] if chain is central else delivered
+        if body.get("sums") != len(sums):
+            report.problem(chain.path, line, f"closed after {body.get('sums')} sums; there are {len(sums)}")
+    for chain in chains if central else []:
+        models = [body for _, body in chain.of("model")]
+        if chain is not central and chain.owner in list(delivered) and not models:
+            report.problem(chain.path, None, "cut off: the aggregator knows that this site has the model")
+        if central and not central.of("model") and any("signature" in body for body in models):
+            report.problem(central.path, None, f"cut off: it signed the model that {chain.owner} has")
 
 
 def check_models(central: Chain, sites: list[Chain], roster: Roster, report: Report) -> None:
@@ -236,8 +258,6 @@ def check_models(central: Chain, sites: list[Chain], roster: Roster, report: Rep
             )
             if chain is central and body["sums"] != counted:
                 report.problem(chain.path, line, f"a model after {body['sums']} sums; there are {counted}")
-        else:
-            report.notes.append(f"{chain.path}: names no model, so nothing proves that its end is there")
     newest = max(named.values(), key=lambda body: int(body["sums"]), default=None)
     main = named.get(central.owner, newest)
     for chain in (central, *sites):
@@ -335,6 +355,7 @@ def main(arguments: list[str] | None = None) -> int:
         report.notes.append("the aggregator's transcript is not here; sites were not compared with it")
         for chain in transcripts:
             sums_of(chain, roster, report)
+        check_ends(transcripts, None, report)
     for ledger in ledgers:
         check_ledger(ledger, transcripts, report)
     heads = {entry["hash"] for chain in (*transcripts, *ledgers) for entry in chain.entries}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from secfed.errors import TranscriptError
 from secfed.records.hash_chain import Entry
-from secfed.records.transcript import SUMMED, SumRecord
+from secfed.records.transcript import FOLLOWED, SUMMED, SumRecord, closing
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,19 @@ class Party:
         return str(self.entries[0].body.get("study", "")) if self.entries else ""
 
     @property
+    def is_open(self) -> bool:
+        """Whether nothing shows that its end is there."""
+        return bool(self.entries) and closing(self.entries) is None
+
+    @property
     def summed(self) -> list[Entry]:
         """The entries about sums that this party is in."""
         return [entry for entry in self.entries if entry.kind == SUMMED]
+
+    @property
+    def taken(self) -> int:
+        """How many sums this party is in or has followed."""
+        return sum(entry.kind in (SUMMED, FOLLOWED) for entry in self.entries)
 
     @property
     def sums(self) -> Iterator[tuple[Entry, SumRecord]]:

@@ -6,6 +6,7 @@
 4. Every sum that a site recorded, or followed without being in it, stands in the aggregator's transcript
    with the same specification, survivors and totals; where it was in it, that site among the survivors.
 5. The models beside the transcripts are those that they name (:mod:`secfed.audit.model_check`).
+6. The end of each is there, as far as itself or another one shows it (:mod:`secfed.audit.end_check`).
 
 A survivor that lost its connection before the result arrived has no entry for that sum; this is
 counted, not condemned.
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from secfed.audit.end_check import check_ends
 from secfed.audit.model_check import FoundModel, check_models
 from secfed.audit.party import Findings, Party
 from secfed.crypto.identity import Roster
@@ -73,6 +75,7 @@ def compare_run(central: Party, sites: Sequence[Party], roster: Roster, found: F
             own = _sums(site, roster, found)
             if central.entries:
                 _compare_sums(central, main, site, own, found)
+    check_ends(central, sites, found)
     return check_models(central, sites, roster, found)
 
 
@@ -158,3 +161,7 @@ def _compare_sums(main: Party, summed: list[_Sum], site: Party, own: list[_Sum],
             if getattr(one.record, name) != getattr(known.record, name):
                 what = f"{name.replace('_', ' ')} differs from the aggregator's line {known.line}"
                 found.problem(site.path, one.line, f"{one}: {what}")
+        indices = {one.record.exchange_index, known.record.exchange_index} - {None}  # older versions had none
+        if len(indices) > 1:
+            what = f"exchange index differs from the aggregator's line {known.line}"
+            found.problem(site.path, one.line, f"{one}: {what}")

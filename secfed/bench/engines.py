@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,20 @@ from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 
 _COMMAND: Final = "from secfed.cli import main; main()"
+# Simulates a study by itself once it is told to begin; prints the median seconds of a round.
+_ALONE: Final = """
+import statistics, sys, tempfile
+from pathlib import Path
+from secfed.simulation.simulate import simulate
+from secfed.study.study import Study
+study = Study.parse(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+with tempfile.TemporaryDirectory(prefix="secfed-bench-") as folder:
+    report = simulate(study, out=Path(folder))
+print(statistics.median(one.busy_s for one in report.rounds[1:]), flush=True)
+"""
+_REPEATS: Final = 3
 STUDY: Final = """
 [study]
 name = "engines"
@@ -55,6 +70,8 @@ def measure(
         ``rounds_s``: median seconds of a round by engine, the first one left out; ``round_s``: of the fastest
         engine with several workers; ``start_s``: from the command to the first round; ``total_s``: of
         everything but imports; ``speedup``: of ``rounds_s`` over inline, by engine and workers;
+        ``limit``: the speed-up of as many processes that each simulate the whole study alone, measured
+        in the same run: what the machine's cores give; ``fraction_of_limit``: of ``speedup``;
         ``equal_bytes``: whether all models are the same; ``flower_round_s`` and ``flower_total_s``: Flower's,
         None without it.
     """
@@ -63,19 +80,23 @@ def measure(
     engines = {"inline": EngineOptions()} | {f"processes_{workers}": EngineOptions("processes", workers)}
     if find_spec("ray") is not None:
         engines[f"ray_{workers}"] = EngineOptions("ray", workers)
-    rounds_s: dict[str, float] = {}
-    start_s: dict[str, float] = {}
-    total_s: dict[str, float] = {}
+    busy_s: dict[str, list[float]] = {name: [] for name in engines}
+    totals: dict[str, list[float]] = {name: [] for name in engines}
     models = set()
-    for name, options in engines.items():
-        progress(name)
-        with TemporaryDirectory(prefix="secfed-bench-") as folder:
-            began = time.perf_counter()
-            report = simulate(study, out=Path(folder), engine=options)
-            total_s[name] = time.perf_counter() - began
-            models.add((Path(folder) / MODEL_FILE).read_bytes())
-        rounds_s[name] = statistics.median(one.busy_s for one in report.rounds[1:])
-        start_s[name] = _start(text, options)
+    for turn in range(_REPEATS):  # in turn, because the cores of a virtual machine are now fast and now slow
+        for name, options in engines.items():
+            progress(f"{name}, {turn + 1} of {_REPEATS}")
+            with TemporaryDirectory(prefix="secfed-bench-") as folder:
+                began = time.perf_counter()
+                report = simulate(study, out=Path(folder), engine=options)
+                totals[name].append(time.perf_counter() - began)
+                models.add((Path(folder) / MODEL_FILE).read_bytes())
+            busy_s[name] += [one.busy_s for one in report.rounds[1:]]
+    rounds_s = {name: statistics.median(seconds) for name, seconds in busy_s.items()}
+    start_s = {name: _start(text, options) for name, options in engines.items()}
+    progress("independent processes")
+    limit = _limit(text, workers)
+    speedup = {name: rounds_s["inline"] / value for name, value in rounds_s.items() if name != "inline"}
     progress("Flower")
     flower = _flower(rounds, epochs, sites, workers)
     return {
@@ -85,8 +106,10 @@ def measure(
         "round_s": min(value for name, value in rounds_s.items() if name != "inline"),
         "rounds_s": rounds_s,
         "start_s": start_s,
-        "total_s": total_s,
-        "speedup": {name: rounds_s["inline"] / value for name, value in rounds_s.items() if name != "inline"},
+        "total_s": {name: statistics.median(seconds) for name, seconds in totals.items()},
+        "speedup": speedup,
+        "limit": limit,
+        "fraction_of_limit": {name: value / limit for name, value in speedup.items()},
         "equal_bytes": len(models) == 1,
         "flower_round_s": None if flower is None else flower[0],
         "flower_total_s": None if flower is None else flower[1],
@@ -107,6 +130,37 @@ def _start(study: str, engine: EngineOptions) -> float:
             seconds = time.perf_counter() - began
             process.terminate()
     return seconds
+
+
+def _limit(study: str, workers: int) -> float:
+    """Speed-up of so many processes that share nothing: the median of runs, alone and together in turn."""
+    runs = []
+    for _ in range(_REPEATS):
+        (alone,) = _side_by_side(study, 1)
+        runs.append(workers * alone / max(_side_by_side(study, workers)))
+    return statistics.median(runs)
+
+
+def _side_by_side(study: str, processes: int) -> list[float]:
+    """Median seconds of a round in each of so many processes at once."""
+    command = [sys.executable, "-c", _ALONE, study]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "SECFED_THREADS": "1"}
+    with ExitStack() as started:
+        children = [
+            started.enter_context(
+                subprocess.Popen(
+                    command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for _ in range(processes)
+        ]
+        pipes = [(child.stdin, child.stdout) for child in children if child.stdin and child.stdout]
+        for _, answers in pipes:
+            answers.readline()
+        for begin, _ in pipes:
+            begin.write("begin\n")
+            begin.flush()
+        return [float(answers.readline()) for _, answers in pipes]
 
 
 def _flower(*asked: int) -> tuple[float, float] | None:

@@ -78,12 +78,13 @@ def link(result: Result) -> TextTable:
 
 
 def engines(result: Result) -> TextTable:
-    """A row for each engine, Flower's, and one that is missing."""
+    """A row for each engine, the machine's limit, Flower's, and one that is missing."""
     start_s, total_s, speedup = result["start_s"], result["total_s"], {"inline": 1.0, **result["speedup"]}
     rows = [
         [name, f"{value:.2f}", f"{speedup[name]:.2f}x", f"{start_s[name]:.1f}", f"{total_s[name]:.1f}"]
         for name, value in result["rounds_s"].items()
     ]
+    rows.append(["the same study in each process", "", f"{result['limit']:.2f}x", "", ""])
     if result["flower_round_s"] is not None:
         faster = result["rounds_s"]["inline"] / result["flower_round_s"]
         rows.append(

@@ -1,4 +1,4 @@
-"""``secfed new``: a folder with an algorithm, a model or a data set of one's own that works, to be changed."""
+"""``secfed new``: a folder with an own algorithm, model or data set that works, to be changed."""
 
 from __future__ import annotations
 

@@ -72,4 +72,4 @@ def _summary(plan: SweepPlan, rows: Sequence[Row], console: Console) -> Renderab
     table = first_that_fits(console, tables)
     told = [*Labels(plan, rows).notes, *losses(rows)]
     notes = [Text(plain_text(note), style="yellow") for note in told]
-    return Group(table, Text(spread_sentence(plan.sweep), style="dim"), *notes)
+    return Group(table, Text(spread_sentence(plan.sweep, rows), style="dim"), *notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_ALGORITHM: Final = '''"""An algorithm of one's own: federated averaging whose server takes steps of its own size.
+_ALGORITHM: Final = '''"""An algorithm of one's own: federated averaging with a step size at the server.
 
 Change local_update for what hospitals do, server_step for what the server makes of their mean.
 """
@@ -94,7 +94,7 @@ def test_{name}_gives_a_score_per_class():
     assert {name}((1, 8, 8), 10)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 """
 
-_DATA: Final = '''"""A data set of one's own: arrays of every hospital. In a study between machines, of this hospital."""
+_DATA: Final = '''"""A data set of one's own: the arrays of every hospital; between machines, only of this one."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ def _show(console: Console, verdict: Verdict) -> None:
     compared = bool(central.entries)  # without the aggregator's, nothing says what to expect
     for party in verdict.parties:
         problem = bad.get(str(party.path))
-        result = Text("verified" if compared else "chain verified", style="green" if compared else "yellow")
+        said = ("verified" if compared else "chain verified") + (", open" if party.is_open else "")
+        result = Text(said, style="green" if compared and not party.is_open else "yellow")
         if problem is not None:
             result = Text(f"line {problem.line}" if problem.line else "bad", style="bold red")
         counts, head = ("–", "–"), "–"

@@ -19,12 +19,21 @@ from secfed.storage.atomic import unwritable_errors, write_atomic
 
 ROSTER_FILE = "roster.json"
 PINNED_FILE: Final = "pinned-roster.json"  # at a hospital; deploy/enrolment/rosters.py
+AGGREGATOR: Final = "aggregator"  # in whose name the aggregator signs its records
 PINNED_FOLDER: Final = "pinned-rosters"
 _MAX_BYTES = 1 << 20
 
 
 def roster_content(roster: Roster) -> dict[str, object]:
-    """What a roster file holds."""
+    """What a roster file holds.
+
+    ``RosterError``: a site has the name under which the aggregator's own records stand.
+    """
+    if AGGREGATOR in roster.sites:
+        raise RosterError(
+            f"no site may be called {AGGREGATOR!r}: the aggregator's own records are kept under that name",
+            remedy="give the site another name",
+        )
     return {
         "aggregator": roster.aggregator.hex(),
         "sites": {site: public.hex() for site, public in roster.members},

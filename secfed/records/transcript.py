@@ -6,7 +6,7 @@ are what two transcripts are compared by; see :mod:`secfed.audit.transcript_chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -30,7 +30,9 @@ COMPLAINED = "complained"  # this site names sites whose envelopes for it are in
 ABORTED = "aborted"  # an exchange that was given up
 REFUSED = "refused"  # a message this party would not answer, with the refusal's number
 MODEL = "model"  # the finished model, by its digest: a ModelRecord (model_record.py)
+CLOSED = "closed"  # the study is over for this party: so many sums stand before, and no more will come
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
+_SUMS = SUMMED, FOLLOWED
 
 
 class Log(Protocol):
@@ -73,6 +75,7 @@ class Transcript:
                 raise
             sink = self._file.append
         self._chain = Chain(identity, TRANSCRIPT, sink=sink, entries=entries)
+        self._sums = sum(entry.kind in _SUMS for entry in entries)
         if not entries:
             self._chain.append(OPENED, opening)
         if torn:
@@ -88,7 +91,13 @@ class Transcript:
 
     def append(self, kind: str, body: Mapping[str, Any]) -> Entry:
         """Add one entry; see :meth:`secfed.records.hash_chain.Chain.append`."""
-        return self._chain.append(kind, body)
+        entry = self._chain.append(kind, body)
+        self._sums += kind in _SUMS
+        return entry
+
+    def closing(self, **more: object) -> dict[str, object]:
+        """Body of the :data:`CLOSED` entry that would stand here."""
+        return {"sums": self._sums, **more}
 
     def close(self) -> None:
         """Close the file, if there is one."""
@@ -100,6 +109,14 @@ class Transcript:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def closing(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
+    """What closes a transcript; None while it is open. A sum behind a closing entry opens it again."""
+    for entry in reversed(entries):
+        if entry.kind in (*_SUMS, CLOSED):
+            return entry.body if entry.kind == CLOSED else None
+    return None
 
 
 @dataclass(frozen=True)
@@ -152,16 +169,20 @@ class SumRecord:
     survivors: tuple[str, ...]  # sites in the sum, in roster order
     totals_digest: bytes  # of the summed integers; 32 bytes
     result_signature: bytes  # the aggregator's, over the three fields above; 64 bytes
+    exchange_index: int | None = None  # from 0, within the round; versions up to 0.1 did not record it
 
     @classmethod
     def of(cls, spec: Specification, result: Result) -> SumRecord:
         """The record of one attempt, from its first and its last message."""
         signed = result.spec_digest, result.survivors, result.totals_digest, result.signature
-        return cls(spec.round, spec.exchange, spec.attempt, *signed)
+        return cls(spec.round, spec.exchange, spec.attempt, *signed, spec.exchange_index)
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`SUMMED` entry."""
-        return plain(self)
+        body = plain(self)
+        if self.exchange_index is None:
+            del body["exchange_index"]
+        return body
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SumRecord:
@@ -170,6 +191,9 @@ class SumRecord:
         ``TranscriptError``: a missing key or a wrong type.
         """
         where = tuple(body.get(name) for name in ("round", "exchange", "attempt"))
+        index = body.get("exchange_index")
+        if index is not None and type(index) is not int:
+            raise TranscriptError("an entry about a sum has an exchange index that is no number")
         digests = tuple(body.get(name) for name in ("spec_digest", "totals_digest", "result_signature"))
         match where, body.get("survivors"):
             case (int(number), str(exchange), int(attempt)), list(sites):
@@ -184,7 +208,7 @@ class SumRecord:
             raise TranscriptError("an entry about a sum has a digest that is not hexadecimal") from None
         if (len(spec), len(totals), len(signature)) != (DIGEST_BYTES, DIGEST_BYTES, SIGNATURE_BYTES):
             raise TranscriptError("an entry about a sum has a digest of the wrong length")
-        return cls(number, exchange, attempt, spec, tuple(sites), totals, signature)
+        return cls(number, exchange, attempt, spec, tuple(sites), totals, signature, index)
 
     def check_signature(self, aggregator: bytes) -> None:
         """Check the aggregator's own signature over this result."""

@@ -12,11 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from secfed.algorithms.metrics.noise_error import WITHHELD_ABOVE, error_of, is_withheld
 from secfed.runs import figure_style as style
 from secfed.runs.run_report import PHASES, WAIT, RunReport, ordered_metrics
 from secfed.wire.stages import STAGES
 
 _PANEL_IN = 2.9
+_WITHHELD = f"withheld: error above {WITHHELD_ABOVE:g}"
 _STAGE_COLOURS = {
     "train": "#9A9A9A",
     "advertise": style.SKY,
@@ -55,6 +57,13 @@ def _metrics(report: RunReport) -> Figure | None:
     for axes, name, colour in zip(panels, names, cycle(style.CYCLE), strict=False):
         known = [(x, values[name]) for x, values in points if name in values and math.isfinite(values[name])]
         axes.plot([x for x, _ in known], [y for _, y in known], color=colour, marker=_marker(known))
+        errors = [error_of(dict(points)[x], name) for x, _ in known]
+        if any(error is not None for error in errors):
+            widths = [error or 0.0 for error in errors]
+            where, means = [x for x, _ in known], [y for _, y in known]
+            axes.errorbar(where, means, yerr=widths, linestyle="", capsize=3, color=colour)
+        if any(is_withheld(values, name) for _, values in points):
+            axes.text(0.5, 0.5, _WITHHELD, ha="center", va="center", transform=axes.transAxes)
         axes.set_title(name)
         axes.margins(x=0.08, y=0.15)
         _rounds_axis(axes)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from secfed.algorithms.metrics.noise_error import is_error
+
 PHASES = ("train", "protect", "carry", "server")
 WAIT = "wait"  # beside the phases, between machines only: until enough hospitals were there to begin
 
@@ -250,8 +252,12 @@ def complete(reports: dict[int, RoundReport], metrics: Mapping[int, Metrics], ob
 
 
 def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
-    """Every metric that occurs: what people look at first, then others as they come, further losses last."""
-    names = list(dict.fromkeys(name for metrics in reports for name in metrics or {}))
+    """Every metric that occurs: what people look at first, then others as they come, further losses last.
+
+    Errors of metrics are left out: they are shown beside their metric.
+    """
+    named = dict.fromkeys(name for metrics in reports for name in metrics or {})
+    names = [name for name in named if not is_error(name)]
 
     def place(name: str) -> int:
         return _LEADING.index(name) if name in _LEADING else len(_LEADING) + name.endswith("loss")

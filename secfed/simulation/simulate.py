@@ -26,7 +26,7 @@ from secfed.engine.pool import link_errors
 from secfed.errors import ConfigError, RoundAborted
 from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.records.chain_file import verify_file
-from secfed.records.transcript import MODEL, TRANSCRIPT, Transcript
+from secfed.records.transcript import CLOSED, MODEL, TRANSCRIPT, Transcript
 from secfed.runs.model_record import ModelRecord, metrics_digest, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, site_folder, write_run
 from secfed.runs.run_report import Observer, RunReport, SilentObserver
@@ -110,6 +110,8 @@ def simulate(
         report = report_of(parties, built, progress)
         if out is not None:
             _write_model(parties, report, out)
+            for log in (parties.log, *parties.logs.values()):
+                log.append(CLOSED, log.closing())
             write_run(report, out)
         if comparer is not None:  # what goes wrong from here on leaves a finished run
             report = replace(report, compare=comparer.result(parties.server_program().model()))

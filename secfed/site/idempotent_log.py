@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from secfed.records.hash_chain import Entry
-from secfed.records.transcript import COMPLAINED, FOLLOWED, MODEL, REFUSED, RELEASED, SETTINGS, SUMMED, Log
+from secfed.records.transcript import (
+    CLOSED,
+    COMPLAINED,
+    FOLLOWED,
+    MODEL,
+    REFUSED,
+    RELEASED,
+    SETTINGS,
+    SUMMED,
+    Log,
+)
 
 _ONCE = {
     RELEASED: ("round", "exchange", "attempt"),
@@ -19,6 +29,7 @@ _ONCE = {
     REFUSED: ("round", "exchange"),
     SETTINGS: (),
     MODEL: ("sha256",),
+    CLOSED: ("sums",),
 }
 
 

@@ -205,7 +205,7 @@ class OpeningSession(Site):
         with self._stopping_at_refusal(SecfedError):
             self.replica.absorb(spec.round, exchange, totals)
         self.sums, self._last = self.sums + 1, here
-        self._record(spec.round, exchange, spec.attempt, result)
+        self._record((spec.round, spec.exchange_index), exchange, spec.attempt, result)
 
     def _begin_taking(self, taking: Settled) -> None:
         """Settle which sum is the one of its exchange, before anything of it is opened.

@@ -29,7 +29,14 @@ from secfed.dp.ledger.ledger import Ledger
 from secfed.pipeline.noised_algorithm import first_payment
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
-from secfed.records.transcript import MODEL, SETTINGS, TRANSCRIPT, Log, Transcript
+from secfed.records.transcript import (
+    CLOSED,
+    MODEL,
+    SETTINGS,
+    TRANSCRIPT,
+    Log,
+    Transcript,
+)
 from secfed.runs.final_model import record_of
 from secfed.runs.model_record import ModelRecord, metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, ledger_file
@@ -77,10 +84,10 @@ class SiteStudy:
         self._journal.close()
 
     def finish(self) -> None:
-        """The study is over: write the model if only sites know it, and destroy what was kept for the study.
+        """The study is over: close the transcript, and destroy what was kept for the study.
 
-        Under encrypted protection nobody but the sites can read the model. The file is written, then named in
-        the transcript, and only then the state that it came from is destroyed.
+        Under encrypted protection nobody but the sites can read the model, which is written here. The file
+        comes first, then its name in the transcript, and only then the state that it came from is destroyed.
         """
         replica, sums = self.site.replica, self.site.sums
         # Finished before, it has taken no sum since: the model that is there, or was named, was trained.
@@ -93,6 +100,7 @@ class SiteStudy:
             record = ModelRecord.of(self._entries(), data, rounds=rounds, metrics=metrics, sums=sums)
             self._log.append(MODEL, record.to_body())
             failpoint("site: after model recorded")
+        self._log.append(CLOSED, self._transcript.closing())
         self.store.forget()
 
     def _has_model(self) -> bool:

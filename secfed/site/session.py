@@ -19,7 +19,7 @@ from secfed.errors import Replay, SecfedError, WrongState
 from secfed.protection.interface import SiteSession
 from secfed.records.transcript import COMPLAINED, FOLLOWED, RELEASED, SUMMED, Complaint, SumRecord
 from secfed.runs.final_model import open_final
-from secfed.site.attempt_store import AttemptStore
+from secfed.site.attempt_store import AttemptStore, Place
 from secfed.site.local_work import LocalWork, Pending
 from secfed.site.parts import Agreement, Draws, Member, Services
 from secfed.site.privacy import SitePrivacy
@@ -160,6 +160,7 @@ class Site:
                 {
                     "round": pending.round,
                     "exchange": pending.exchange.name,
+                    "exchange_index": pending.exchange_index,
                     "attempt": self._attempt,
                     "survivors": list(self._session.released),
                     **self._witness(),
@@ -170,10 +171,10 @@ class Site:
             complaint = Complaint(
                 pending.round, pending.exchange.name, self._attempt, self._session.complaints
             )
-            self._log.append(COMPLAINED, complaint.to_body())
+            self._log.append(COMPLAINED, {**complaint.to_body(), "exchange_index": pending.exchange_index})
         result = self._session.result
         if result is not None:
-            self._record(pending.round, pending.exchange, self._attempt, result)
+            self._record(pending.here, pending.exchange, self._attempt, result)
             self._store.finish(pending.here)
         return reply
 
@@ -203,9 +204,9 @@ class Site:
             self._store.drop(lambda attempt: attempt == step.attempt)
             raise
 
-    def _record(self, number: int, exchange: Exchange, attempt: int, result: Result) -> None:
+    def _record(self, here: Place, exchange: Exchange, attempt: int, result: Result) -> None:
         signed = result.spec_digest, result.survivors, result.totals_digest, result.signature
-        record = SumRecord(number, exchange.name, attempt, *signed)
+        record = SumRecord(here[0], exchange.name, attempt, *signed, here[1])
         left: dict[str, object] = {
             "layout": exchange.layout.digest.hex(),
             "fields": [item.name for item in exchange.layout.fields],

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
+from secfed.algorithms.metrics.noise_error import WITHHELD_ABOVE, is_error
 from secfed.errors import ConfigError
 from secfed.runs import figure_style as style
 from secfed.sweep.file import SweepFile, Value
@@ -142,7 +143,8 @@ def _plot(
     where = [places[group.at[x]] + shift for group in points]
     means = [group.cells[metric].mean for group in points]
     # NaN draws no bar, not even its ends: a single seed says nothing about others.
-    deviations = [group.cells[metric].std for group in points]
+    cells = [group.cells[metric] for group in points]
+    deviations = [cell.error if cell.std is None else cell.std for cell in cells]
     spread = [np.nan if deviation is None else deviation for deviation in deviations]
     # Names have nothing between them, and neither have the largest number and infinity.
     joined = len(finite) if isinstance(next(iter(places)), int | float) else 0
@@ -189,8 +191,11 @@ def _annotate(
     elif title:
         figure.suptitle(title, x=0.01, ha="left", **heading)
     notes = list(labels.notes)
-    if len(sweep.seeds) > 1 and seeds:
-        notes.append(_bars(seeds))
+    noisy = any(is_error(name) for row in rows for name in row.metrics)
+    if noisy:
+        notes.append(f"One seed: bars are the noise's error at 95 %; withheld above {WITHHELD_ABOVE:g}.")
+    if len(sweep.seeds) > 1 and [number for number in seeds if number]:
+        notes.append(_bars([number for number in seeds if number], noisy=noisy))
     for status in ("failed", "aborted"):
         if count := sum(row.status == status for row in rows):
             how = "failed" if status == "failed" else "were aborted (every round was given up)"
@@ -205,14 +210,16 @@ def _annotate(
     figure.set_figheight(figure.get_figheight() + above * _LEGEND_LINE_IN + below * _NOTE_LINE_IN)
 
 
-def _bars(seeds: Sequence[int]) -> str:
+def _bars(seeds: Sequence[int], *, noisy: bool = False) -> str:
     """What the bars are, and what it means that a point has none."""
     parts = []
     if seeds[-1] > 1:
         fewer = "up to " if any(1 < number < seeds[-1] for number in seeds) else ""
         parts.append(f"bars: sample standard deviation over {fewer}{seeds[-1]} seeds")
-    if seeds[0] == 1:
+    if seeds[0] == 1 and not noisy:
         parts.append("points without a bar: one seed")
+    if not parts:
+        return ""
     sentence = "; ".join(parts)
     return f"{sentence[:1].upper()}{sentence[1:]}."
 

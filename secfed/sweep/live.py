@@ -10,8 +10,8 @@ from rich.text import Text
 
 from secfed.sweep import jobs
 from secfed.sweep.engine import SweepObserver
-from secfed.sweep.results import Row
-from secfed.terminal.consoles import live_or, plain_text, progress_bar, say, show_number, show_seconds
+from secfed.sweep.results import Row, metric_names
+from secfed.terminal.consoles import live_or, plain_text, progress_bar, say, show_metric, show_seconds
 
 _MOST_RUNNING = 8  # shown one by one
 
@@ -68,7 +68,7 @@ class LineSweepObserver(SweepObserver):
     def ended(self, row: Row) -> None:
         """Name the run and its first metric, or its error."""
         if row.status == "done":
-            metrics = (f"{name} {show_number(value)}" for name, value in row.metrics.items())
+            metrics = (f"{name} {show_metric(row.metrics, name)}" for name in metric_names([row]))
             seconds = f"{show_seconds(row.seconds or 0.0)} s"
             say(self._console, ", ".join([f"done: {row.run.title}: {seconds}", *metrics]))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from secfed.algorithms.metrics.noise_error import WITHHELD_ABOVE, is_error
 from secfed.sweep.file import SweepFile, Value
 from secfed.sweep.plan import SweepPlan, is_inf, show_value
 from secfed.sweep.results import Cell, Row, groups, metric_names
@@ -125,11 +126,15 @@ def _named(rows: Sequence[Row]) -> str:
     return "; ".join(row.run.title for row in rows[:3]) + more
 
 
-def spread_sentence(sweep: SweepFile) -> str:
+def spread_sentence(sweep: SweepFile, rows: Sequence[Row] = ()) -> str:
     """What a number of the table means."""
+    noise = ""
+    if any(is_error(name) for row in rows for name in row.metrics):
+        noise = " Noise ±: the error at 95 % that privacy gives a metric"
+        noise += f"; withheld: error above {WITHHELD_ABOVE:g}."
     if len(sweep.seeds) == 1:
-        return "One seed: a number is one run and has no spread."
-    return f"Mean ± sample standard deviation over up to {plural(len(sweep.seeds), 'seed')}."
+        return f"One seed: a number is one run and has no spread.{noise}"
+    return f"Mean ± sample standard deviation over up to {plural(len(sweep.seeds), 'seed')}.{noise}"
 
 
 def summary_markdown(plan: SweepPlan, rows: Sequence[Row], *, figure: bool) -> str:
@@ -138,7 +143,7 @@ def summary_markdown(plan: SweepPlan, rows: Sequence[Row], *, figure: bool) -> s
     table = summary_table(plan, rows)
     done = sum(row.status == "done" for row in rows)
     lines = [f"# {sweep.figure.title or sweep.name}", ""]
-    lines += [f"{done} of {plural(len(rows), 'run')} done. {spread_sentence(sweep)}", ""]
+    lines += [f"{done} of {plural(len(rows), 'run')} done. {spread_sentence(sweep, rows)}", ""]
     lines += [table.markdown()]
     lines += [line for note in labels.notes for line in ("", escaped(note))]
     lines += [line for note in losses(rows) for line in ("", escaped(note))]
@@ -152,6 +157,11 @@ def summary_markdown(plan: SweepPlan, rows: Sequence[Row], *, figure: bool) -> s
 def _cell(cell: Cell | None, *, percent: bool) -> str:
     if cell is None:
         return NO_VALUE
-    if percent:
-        return f"{100 * cell.mean:.1f}" + ("" if cell.std is None else f" ± {100 * cell.std:.1f}")
-    return show_number(cell.mean) + ("" if cell.std is None else f" ± {show_number(cell.std)}")
+    if cell.withheld:
+        return "withheld"
+
+    def show(number: float) -> str:
+        return f"{100 * number:.1f}" if percent else show_number(number)
+
+    text = show(cell.mean) + ("" if cell.std is None else f" ± {show(cell.std)}")
+    return text + ("" if cell.error is None else f" (noise ± {show(cell.error)})")

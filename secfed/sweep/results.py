@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from secfed.algorithms.metrics.noise_error import ERROR_95, error_of, is_error, is_withheld, mean_error
 from secfed.runs.run_report import ordered_metrics
 from secfed.sweep.file import SweepFile, Value
 from secfed.sweep.plan import SweepPlan, SweepRun, show_value
@@ -50,6 +52,8 @@ class Cell:
     mean: float
     std: float | None
     n: int
+    error: float | None = None  # at 95 %, of the mean, by the noise of private metrics; None without noise
+    withheld: bool = False  # in one run at least, so that a mean would be over a selection
 
 
 @dataclass(frozen=True)
@@ -73,21 +77,24 @@ def groups(rows: Iterable[Row]) -> list[Group]:
         by_point.setdefault(tuple(row.run.at.items()), []).append(row)
     gathered = []
     for at, members in by_point.items():
-        names = dict.fromkeys(name for row in members for name in row.metrics)
-        cells = {n: _cell([row.metrics[n] for row in members if n in row.metrics]) for n in names}
+        errors = (name.removesuffix(ERROR_95) for row in members for name in row.metrics if is_error(name))
+        names = dict.fromkeys([*(n for row in members for n in row.metrics if not is_error(n)), *errors])
+        cells = {name: _cell(name, members) for name in names}
         gathered.append(Group(dict(at), cells, len(members), tuple(row.status for row in members)))
     return gathered
 
 
 def metric_names(rows: Iterable[Row], first: Sequence[str] = ()) -> list[str]:
     """Every metric of the finished runs: those named first, then in the order that people look at them."""
-    names = ordered_metrics(row.metrics for row in rows)
+    names = ordered_metrics(_with_withheld(row.metrics) for row in rows)
     return [*(name for name in first if name in names), *(name for name in names if name not in first)]
 
 
 def results_csv(plan: SweepPlan, rows: Sequence[Row]) -> str:
     """Text of results.csv: a header, then a row per run in the order of the plan."""
     sweep, metrics = plan.sweep, metric_names(rows)
+    noisy = {name for row in rows for name in row.metrics if is_error(name)}
+    metrics += [name + ERROR_95 for name in metrics if name + ERROR_95 in noisy]
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow([*sweep.dimensions, *_ABOUT, *metrics, *_LOST, *_LAST])
@@ -118,6 +125,16 @@ def note_of(sweep: SweepFile, at: Mapping[str, Value]) -> list[str]:
     return [change.note for change in changes if change is not None and change.note]
 
 
-def _cell(values: Sequence[float]) -> Cell:
+def _with_withheld(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics, and as undefined those that only an error is known of."""
+    return {name.removesuffix(ERROR_95): math.nan for name in metrics if is_error(name)} | dict(metrics)
+
+
+def _cell(name: str, rows: Sequence[Row]) -> Cell:
+    values = [row.metrics[name] for row in rows if name in row.metrics]
+    errors = [found for row in rows if (found := error_of(row.metrics, name)) is not None]
+    if any(is_withheld(row.metrics, name) for row in rows):
+        return Cell(math.nan, None, len(values), mean_error(errors), withheld=True)
     std = statistics.stdev(values) if len(values) > 1 else None
-    return Cell(statistics.fmean(values), std, len(values))
+    error = mean_error(errors) if errors else None
+    return Cell(statistics.fmean(values), std, len(values), error)

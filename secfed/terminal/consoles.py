@@ -6,7 +6,7 @@ import json
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -14,6 +14,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from secfed.algorithms.metrics.noise_error import WITHHELD_ABOVE, error_of, is_withheld
 
 
 def stdout() -> Console:
@@ -63,6 +65,26 @@ def show_number(value: float | None) -> str:
     if value != 0 and not 1e-3 <= abs(value) < 1e4:
         return f"{value:.3g}"
     return f"{value:.4f}"
+
+
+def show_metric(metrics: Mapping[str, float | None], name: str) -> str:
+    """A metric with the error that noise gave it, if any: ``0.8400 ± 0.0300``, or that it is withheld."""
+    if is_withheld(metrics, name):
+        return "withheld"
+    error = error_of(metrics, name)
+    return show_number(metrics.get(name)) + ("" if error is None else f" ± {show_number(error)}")
+
+
+def explain_errors(metrics: Iterable[Mapping[str, float | None] | None]) -> str:
+    """What ± and "withheld" mean; nothing where no metric carries noise."""
+    found = [(one, name) for one in metrics for name in one or {} if error_of(one or {}, name) is not None]
+    if not found:
+        return ""
+    text = "± is the error at 95 % that the noise of privacy gives a metric."
+    errors = [error_of(one or {}, name) or 0.0 for one, name in found if is_withheld(one or {}, name)]
+    if errors:
+        text += f" Withheld: error above {WITHHELD_ABOVE:g} (here {show_number(max(errors))})."
+    return text
 
 
 def show_bytes(size: float) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from secfed.deploy.transport.progress import ANSWERS, Waits
-from secfed.runs.run_report import WAIT, Observer, RoundReport, RunReport, SilentObserver
+from secfed.runs.run_report import WAIT, Observer, RoundReport, RunReport, SilentObserver, ordered_metrics
 from secfed.terminal.consoles import (
     live_or,
     plain_text,
@@ -17,7 +17,7 @@ from secfed.terminal.consoles import (
     progress_bar,
     say,
     show_bytes,
-    show_number,
+    show_metric,
     show_seconds,
 )
 from secfed.terminal.tables import WORTH_TELLING_S, round_table
@@ -112,7 +112,8 @@ class LineObserver(Observer):
         if report.round not in self._seen:
             self._seen.add(report.round)
             facts.append(self._outcome(report))
-        facts += [f"{name} {show_number(value)}" for name, value in (report.metrics or {}).items()]
+        found = report.metrics or {}
+        facts += [f"{name} {show_metric(found, name)}" for name in ordered_metrics([found])]
         if facts:
             say(self._console, f"round {report.round}/{self._rounds}: {', '.join(facts)}")
 

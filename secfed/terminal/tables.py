@@ -21,7 +21,15 @@ from secfed.runs.run_report import (
     RunReport,
     ordered_metrics,
 )
-from secfed.terminal.consoles import plain_text, plural, show_bytes, show_number, show_seconds
+from secfed.terminal.consoles import (
+    explain_errors,
+    plain_text,
+    plural,
+    show_bytes,
+    show_metric,
+    show_number,
+    show_seconds,
+)
 
 WORTH_TELLING_S = 1.0  # a shorter wait for hospitals is the network's
 _MOST_ROWS = 60  # longer runs show their beginning and their end
@@ -89,7 +97,7 @@ def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:
 
 
 def _metric(name: str, rank: int) -> _Column:
-    return _Column(_heading(name), lambda report: show_number((report.metrics or {}).get(name)), rank)
+    return _Column(_heading(name), lambda report: show_metric(report.metrics or {}, name), rank)
 
 
 def _heading(name: str) -> str:
@@ -201,6 +209,8 @@ def summary(console: Console, report: RunReport) -> RenderableType:
     if report.privacy is not None:
         parts += ["", *_privacy(report.privacy), ""]
     parts += _final(report)
+    if errors := explain_errors([report.initial, report.final, *(one.metrics for one in report.rounds)]):
+        parts.append(Text(errors, style="yellow"))
     parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))
     return Group(*parts)
 
@@ -228,8 +238,8 @@ def _final(report: RunReport) -> list[Text]:
 
 def _beside(metrics: Metrics, before: Metrics, began: str) -> str:
     return ", ".join(
-        f"{plain_text(name)} {show_number(metrics[name])}"
-        + (f" ({began} {show_number(before[name])})" if name in before else "")
+        f"{plain_text(name)} {show_metric(metrics, name)}"
+        + (f" ({began} {show_metric(before, name)})" if name in before else "")
         for name in ordered_metrics([metrics])
     )
 

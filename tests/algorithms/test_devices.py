@@ -25,7 +25,7 @@ LOOSE = {
     "fedcola": 5e-3,
     "fedcola, drop path and frozen tokens": 5e-3,
 }
-QUICK = ("fedavg, mlp", "own code, updates stay", "fedsgd", "fedavg, records, random layer", "feddra")
+QUICK = ("fedavg, mlp", "own code, updates stay", "fedavg, records, random layer")
 WITHOUT_NETWORK = ("canonical", "canonical, noise in the sum")
 PROCESSES = EngineOptions("processes", 2)
 

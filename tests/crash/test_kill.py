@@ -22,6 +22,7 @@ from secfed.crypto.messages import Shares
 from secfed.errors import SecfedError, WrongState
 from tests.conftest import ROOT
 from tests.crash.site_process import POINTS, read, write
+from tests.forks import Fork
 from tests.ring import as_integers
 from tests.simulator import Consortium
 
@@ -49,7 +50,7 @@ class SiteProcess:
         }
         path = folder / "parameters.json"
         path.write_text(json.dumps(parameters))
-        self.process = subprocess.Popen(
+        self.process = Fork(
             [sys.executable, "-m", "tests.crash.site_process", str(path)],
             cwd=ROOT,
             stdin=subprocess.PIPE,

@@ -15,10 +15,12 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
+from secfed.crypto.messages import FinalModel
 from secfed.deploy.aggregator.run import CentralRun
 from secfed.deploy.aggregator.standstill import Refusal
 from secfed.deploy.aggregator.study import CentralStudy
-from secfed.records.transcript import Log, Transcript
+from secfed.records.transcript import MODEL, Log, Transcript
+from secfed.runs.final_model import record_of
 from secfed.runs.run_folder import MODEL_FILE, site_folder
 from secfed.runs.run_report import Observer, RunReport, SilentObserver
 from secfed.simulation.transport import SimulatedTransport
@@ -75,9 +77,12 @@ class Hospital:
             limits=SiteLimits(),
             draws=Draws.seeded(seed, name),
             store=NullStore(Journal(), central.id),
-            services=Services(self.log),
+            services=Services(self.log, take_model=self._take_model),
         )
         self.answered: dict[bytes, bytes] = {}
+
+    def _take_model(self, final: FinalModel) -> None:
+        self.log.append(MODEL, record_of(final).to_body())
 
     def handle(self, frame: Buffer) -> Buffer:
         """What an agent does: a frame that was answered is answered from the record."""

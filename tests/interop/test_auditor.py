@@ -43,11 +43,11 @@ from secfed.dp.ledger.ledger import SPENT
 from secfed.records import decision_state, hash_chain, transcript
 from secfed.records.decision_log import DECISIONS
 from secfed.records.hash_chain import OPENED, Chain, ChainType, canonical_json
-from secfed.records.transcript import MODEL, RELEASED, SUMMED, TRANSCRIPT
+from secfed.records.transcript import CLOSED, MODEL, RELEASED, SUMMED, TRANSCRIPT
 from tests.dp.report_case import ADD, LEDGER, PRIVACY, UPDATE, Case, Study, settings
 
 HERE = Path(__file__).parents[2] / "examples" / "auditor"
-SITE = "hospital-b"
+SITE, OTHER = "hospital-b", "hospital-c"
 EVENTS: tuple[Event, ...] = (Gaussian(ADD, 9.0, 1), UnitSkellam(ADD, 1e4, 1e5, 1e10, 1))
 MODEL_BYTES = b"the model"
 NOISE = {"noise_multiplier"}
@@ -86,6 +86,9 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     signature = made.aggregator.sign(labels.SIGN_MODEL, about).hex()
     for log in study.logs.values():
         log.append(MODEL, {**body, "signature": signature})
+    study.log.append(CLOSED, study.log.closing(delivered=[OTHER]))
+    for log in study.logs.values():
+        log.append(CLOSED, log.closing())
     for folder in (study.path, study.path / "sites" / SITE):
         (folder / "model.safetensors").write_bytes(MODEL_BYTES)
     study.close()
@@ -99,6 +102,7 @@ class Run:
         self.case, self.path = case, Path(shutil.copytree(case.root / "run", folder))
         self.central = self.path / "transcript.jsonl"
         self.site = self.path / "sites" / SITE / "transcript.jsonl"
+        self.other = self.path / "sites" / OTHER / "transcript.jsonl"
         self.ledger = self.path / "sites" / SITE / LEDGER
 
     def lines(self, path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
@@ -112,7 +116,8 @@ class Run:
     def resigned(self, path: Path, change: Callable[[list[tuple[str, Body]]], object]) -> None:
         """The chain as its owner would write it anew, with a valid signature on every line."""
         kind = LEDGER_CHAIN if path.name == LEDGER else TRANSCRIPT
-        owner = self.case.aggregator if path == self.central else self.case.identities[SITE]
+        site = OTHER if path == self.other else SITE
+        owner = self.case.aggregator if path == self.central else self.case.identities[site]
         entries = [
             (entry["kind"], entry["body"]) for entry in map(json.loads, path.read_bytes().splitlines())
         ]
@@ -213,6 +218,8 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "a ledger's line in a transcript": lambda run: run.lines(
         run.site, lambda x: [*x, run.ledger.read_bytes().splitlines(keepends=True)[-1]]
     ),
+    "the end of a site's transcript": lambda run: run.lines(run.other, lambda x: x[:-2]),
+    "the end of the aggregator's transcript": lambda run: run.lines(run.central, lambda x: x[:-2]),
     "an older copy of a ledger": lambda run: run.lines(run.ledger, lambda x: x[:-1]),
     "a folder of a stranger": lambda run: shutil.copytree(
         run.site.parent, run.path / "sites" / "somebody-else"
@@ -250,6 +257,10 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "another study": lambda run: run.bodies(run.site, OPENED, lambda b: b.update(study="other")),
     "another roster": lambda run: run.bodies(run.site, OPENED, lambda b: b.update(roster_digest="77" * 32)),
     "another owner": lambda run: run.bodies(run.site, OPENED, lambda b: b.update(owner="st-anna")),
+    "closed after more sums": lambda run: run.bodies(run.site, CLOSED, lambda b: b.update(sums=3)),
+    "the exchange index at a site": lambda run: run.bodies(
+        run.site, SUMMED, lambda b: b.update(exchange_index=1)
+    ),
     "another model": lambda run: run.bodies(run.site, MODEL, lambda b: b.update(sha256="88" * 32)),
     "a model that was not given": lambda run: run.bodies(
         run.site, MODEL, lambda b: b.update(signature="99" * 64)
@@ -327,7 +338,9 @@ UNSEEN: dict[str, Callable[[Run], object]] = {
     # It is noted: the reader sees which hospitals are absent.
     "all records of a site": lambda run: shutil.rmtree(run.site.parent),
     # A site that was in a sum may not have got its result; it is noted.
-    "a sum that a site leaves out": lambda run: run.resigned(run.site, _dropped(SUMMED, 0)),
+    "a sum that a site leaves out": lambda run: run.resigned(
+        run.site, lambda entries: (_dropped(SUMMED, 0)(entries), entries[-1][1].update(sums=1))
+    ),
 }
 
 
@@ -384,7 +397,8 @@ def _more(run: Run, entries: list[tuple[str, Body]], **changes: Any) -> Body:
     last = [body for kind, body in entries if kind == SUMMED][-1]
     made = run.signed({**last, "round": 3, "spec_digest": "bb" * 32, **changes})
     entries.insert(at, (SUMMED, made))
-    entries[at + 1][1]["sums"] += 1
+    for _, body in entries[at + 1 :]:
+        body["sums"] += 1
     return made
 
 
@@ -398,6 +412,12 @@ def _not_in(run: Run) -> None:
     others: Body = {"survivors": ["hospital-c", "st-anna"]}
     for path in (run.central, run.site):
         run.resigned(path, lambda entries: (_more(run, entries, **others), _dropped(MODEL, 0)(entries)))
+
+
+def _closed_early(entries: list[tuple[str, Body]]) -> None:
+    """A run that was gone on with after its end, and not closed again."""
+    closing = entries.pop()
+    entries.insert([kind for kind, _ in entries].index(SUMMED) + 1, (CLOSED, {**closing[1], "sums": 1}))
 
 
 def _hash_of(line: bytes) -> tuple[bytes, bytes]:
@@ -429,6 +449,31 @@ def test_tampering_is_found_by_both(verifier: ModuleType, case: Case, tmp_path: 
     TAMPERING[name](run)
     assert verifier.main([str(run.path)]) == 1
     assert _ours(run)
+
+
+CUT: dict[str, Callable[[Run], object]] = {
+    "the closing entry of a site": lambda run: run.lines(run.site, lambda x: x[:-1]),
+    "the closing entry of the aggregator": lambda run: run.lines(run.central, lambda x: x[:-1]),
+    "the closing entries of all, as older versions had none": lambda run: [
+        run.lines(path, lambda x: x[:-1])
+        for path in (run.central, *run.path.glob("sites/*/transcript.jsonl"))
+    ],
+    "a closing entry before the last sum": lambda run: run.resigned(run.central, _closed_early),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_transcript_without_its_end_is_said_to_be_open(
+    verifier: ModuleType, case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Nothing contradicts it: the study may go on, or an older version may have written it."""
+    run = Run(case, tmp_path / "run")
+    CUT[name](run)
+    assert verifier.main([str(run.path)]) == 0
+    assert "transcript.jsonl: open: no closing entry" in capsys.readouterr().out
+    found = check([run.path], [], None, [])
+    assert not found.problems
+    assert any(note.startswith("open, without a closing entry: ") for note in found.notes)
 
 
 @pytest.mark.parametrize("name", MORE)

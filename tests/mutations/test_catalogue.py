@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import groupby
 
 import pytest
 
@@ -11,14 +12,19 @@ from tests.mutations.catalogue import ROOT, Mutation, catalogue
 MUTATIONS = catalogue()
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.id)
-def test_the_mutation_applies_and_changes_what_python_reads(mutation: Mutation) -> None:
-    text = (ROOT / mutation.file).read_text()
-    mutated = mutation.apply(text)  # raises if the old text does not occur exactly once
-    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(text))
-    assert mutation.tests
-    assert all((ROOT / test.partition("::")[0]).exists() for test in mutation.tests)
-    assert mutation.why
+BY_FILE = [list(several) for _, several in groupby(MUTATIONS, key=lambda one: one.file)]
+
+
+@pytest.mark.parametrize("mutations", BY_FILE, ids=lambda several: several[0].file)
+def test_the_mutations_of_a_file_apply_and_change_what_python_reads(mutations: list[Mutation]) -> None:
+    text = (ROOT / mutations[0].file).read_text()
+    original = ast.dump(ast.parse(text))
+    for mutation in mutations:
+        mutated = mutation.apply(text)  # raises if the old text does not occur exactly once
+        assert ast.dump(ast.parse(mutated)) != original, mutation.id
+        assert mutation.tests, mutation.id
+        assert all((ROOT / test.partition("::")[0]).exists() for test in mutation.tests), mutation.id
+        assert mutation.why, mutation.id
 
 
 def test_ids_are_unique() -> None:

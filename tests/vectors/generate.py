@@ -1,6 +1,6 @@
 """Make the test vectors of protocol secfed/v1, or compare them with what the code gives today.
 
-    python -m tests.vectors.generate            writes tests/vectors/v1/*.json
+    python -m tests.vectors.generate            writes tests/vectors/v1/*.json and v1.1/*.json
     python -m tests.vectors.generate --check    exit status 1 and a list if anything differs
 
 A difference means that two versions of secfed would not understand each other. That is a new protocol
@@ -17,6 +17,7 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.vectors import generate_v11
 from tests.vectors.attempt import FILE, attempt_files
 from tests.vectors.bad_cases import bad_files
 from tests.vectors.closed import closed_vectors
@@ -64,18 +65,26 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Test vectors of secfed/v1.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--folder", type=Path, help="of v1 alone, in place of the repository's")
     options = parser.parse_args(arguments)
-    made = generate(options.folder)
-    if options.check:
-        found = differences(made, options.folder)
-        for line in found:
-            print(line, file=sys.stderr)
-        return 1 if found else 0
-    options.folder.mkdir(parents=True, exist_ok=True)
+    folder: Path = options.folder or FOLDER
+    versions = [(folder, generate(folder))]
+    if options.folder is None:
+        versions.append((generate_v11.FOLDER, generate_v11.generate()))
+    found = [line for place, made in versions for line in _write_or_compare(place, made, check=options.check)]
+    for line in found:
+        print(line, file=sys.stderr)
+    return 1 if found else 0
+
+
+def _write_or_compare(folder: Path, made: dict[str, str], *, check: bool) -> list[str]:
+    """What differs; nothing where the files are written."""
+    if check:
+        return differences(made, folder)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():
-        (options.folder / name).write_text(text, encoding="utf-8")
-    return 0
+        (folder / name).write_text(text, encoding="utf-8")
+    return []
 
 
 if __name__ == "__main__":

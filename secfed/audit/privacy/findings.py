@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from secfed.audit.model_check import FoundModel
 from secfed.audit.party import Findings, Party, Problem
@@ -14,10 +13,9 @@ from secfed.crypto.identity import Roster
 from secfed.dp.accounting.budget import Standing
 from secfed.errors import RosterError
 from secfed.records.hash_chain import Entry
+from secfed.records.roster_file import AGGREGATOR as AGGREGATOR
 from secfed.records.roster_file import PINNED_FOLDER, read_roster
 from secfed.records.transcript import SETTINGS
-
-AGGREGATOR: Final = "aggregator"
 
 
 @dataclass(frozen=True)

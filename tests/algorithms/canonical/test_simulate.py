@@ -60,6 +60,7 @@ MNIST_USPS = {"2:1": 0.982, "1:1": 0.975, "1:2": 0.97}
 BDGP = {"2:1": 0.967, "1:1": 0.946, "1:2": 0.917}
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_mnist_usps_is_clustered_better_than_by_fmcsc(
     repository: Path, shared_data: Path, monkeypatch

@@ -41,6 +41,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, RunReport]:
     return model_bytes(out), report
 
 
+@pytest.mark.slow  # fmcsc's, of several groups and cohorts, too, is quick
 def test_models_and_scores_are_identical_under_encrypted_and_plain(tmp_path, plain):
     report = run(study(protection__name="encrypted"), tmp_path)
     assert [entry.aborted for entry in report.rounds] == [None] * 2

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from secfed.crypto.encrypted import messages as opened_messages
 from secfed.crypto.masked import graph_messages
 from secfed.crypto.messages import ALL, Survivors
 from secfed.errors import MalformedMessage
@@ -34,17 +35,23 @@ def _fuzzer() -> ModuleType:
     return module
 
 
-TYPES = (*(kind.__name__ for kind in (*ALL, *graph_messages.ALL)), "Roster", "frame", "state")
+MESSAGES = (*ALL, *graph_messages.ALL, *opened_messages.ALL)
+TYPES = (*(kind.__name__ for kind in MESSAGES), "Roster", "frame", "state")
+
+
+@cache
+def _targets() -> dict[str, Any]:
+    found: dict[str, Any] = _fuzzer().targets()
+    return found
 
 
 def test_every_decoder_is_fuzzed() -> None:
-    assert tuple(_fuzzer().targets()) == TYPES
+    assert tuple(_targets()) == TYPES
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_mutated_messages_raise_our_errors_only(name: str) -> None:
-    fuzzer = _fuzzer()
-    everything = fuzzer.targets()
+    fuzzer, everything = _fuzzer(), _targets()
     pool = tuple(sample for target in everything.values() for sample in target.samples)
     report = fuzzer.fuzz(everything[name], pool, count=1500, seed=20, measure_every=25)
     for number, data in enumerate(fuzzer.hostile(everything[name])):
@@ -56,8 +63,7 @@ def test_mutated_messages_raise_our_errors_only(name: str) -> None:
 
 
 def test_a_run_can_be_repeated() -> None:
-    fuzzer = _fuzzer()
-    target = fuzzer.targets()["View"]
+    fuzzer, target = _fuzzer(), _targets()["View"]
     first, second = (fuzzer.fuzz(target, target.samples, count=300, seed=3) for _ in range(2))
     assert (first.tried, first.accepted) == (second.tried, second.accepted)
 

@@ -55,6 +55,7 @@ def expected(folder: Path, toml: str) -> bytes:
     return simulated(Study.load(folder / "study.toml"), folder / "once")
 
 
+@pytest.mark.slow
 def test_masked_with_kills_on_both_sides(tmp_path: Path, earlier: bytes) -> None:
     toml = begins_with(earlier, "masked")
     made, wanted = deployment(tmp_path, toml, earlier), expected(tmp_path, toml)

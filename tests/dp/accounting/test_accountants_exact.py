@@ -37,7 +37,7 @@ def test_the_oracle_of_compositions_agrees_with_closed_forms(epsilon: float) -> 
         *((0.02, 1.0, 2), (0.02, 1.0, 1250), (0.0064, 0.8, 2500), (0.05, 0.8, 500)),
     ],
 )
-@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("delta", [DELTAS[0], DELTAS[-1]])
 def test_sampled_steps_are_never_below_the_truth(
     which: Accountant, rate: float, sigma: float, steps: int, delta: float
 ) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from secfed.errors import RoundAborted
 from secfed.runs.run_report import CLIPPED, Comparison, ComparisonRow, Observer
-from secfed.terminal.consoles import show_bytes, show_number, show_seconds
+from secfed.terminal.consoles import explain_errors, show_bytes, show_metric, show_number, show_seconds
 from secfed.terminal.live_rounds import LineObserver, LiveObserver, watching
 from secfed.terminal.tables import incidents, round_table, summary
 from tests.secfed.run_case import SITES, a_round, a_run
@@ -225,3 +225,13 @@ def a_console(columns: int, *, terminal: bool = False) -> Console:
 def shown(renderable: Any, console: Console) -> str:
     console.print(renderable)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_a_noisy_metric_stands_with_its_error_or_is_withheld():
+    known = {"accuracy": 0.84, "accuracy_error_95": 0.03}
+    unknown = {"accuracy": float("nan"), "accuracy_error_95": 0.55}
+    assert show_metric(known, "accuracy") == "0.8400 ± 0.0300"
+    assert show_metric(unknown, "accuracy") == "withheld"
+    assert show_metric({"accuracy": 0.84}, "accuracy") == "0.8400"
+    assert "error above 0.1 (here 0.5500)" in explain_errors([known, unknown, None])
+    assert explain_errors([{"accuracy": 0.84}, None]) == ""

@@ -19,7 +19,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import TranscriptError
 from secfed.records.roster_file import ROSTER_FILE, write_roster
-from secfed.records.transcript import FOLLOWED, SUMMED, SumRecord, Transcript
+from secfed.records.transcript import CLOSED, FOLLOWED, SUMMED, SumRecord, Transcript
 from secfed.runs.run_folder import TRANSCRIPT_FILE, site_folder
 
 AGGREGATOR = Identity.from_seed("aggregator", bytes([9]) * 32)
@@ -94,6 +94,18 @@ class TestAgreement:
             one.owner: (len(one.entries), len(one.summed), verdict.expected(one)) for one in verdict.parties
         }
         assert counts == {**dict.fromkeys(("aggregator", "a", "b", "c"), (4, 3, 3)), "d": (2, 1, 1)}
+
+    def test_a_transcript_is_open_until_it_is_closed_behind_its_last_sum(self, tmp_path: Path) -> None:
+        folder = write(tmp_path)
+        for owner in ("", *SITES):
+            append(folder, owner, CLOSED, {"sums": 1 if owner == "d" else 3})
+        assert (problems(folder), verify_run(folder, ROSTER).notes) == ([], [])
+        append(folder, "a", SUMMED, a_sum(9, ("a", "b", "c")).to_body())
+        verdict = verify_run(folder, ROSTER)
+        assert [party.owner for party in verdict.parties if party.is_open] == ["a"]
+        assert any("open, without a closing entry" in note for note in verdict.notes)
+        append(folder, "d", CLOSED, {"sums": 2})
+        assert ("sites/d/transcript.jsonl", 4, "it was closed after 2 sums, and it has 1") in problems(folder)
 
     @pytest.mark.parametrize(
         ("changes", "why"),

@@ -157,6 +157,7 @@ def test_a_site_that_is_late_drops_out(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(self, head, tensors, timeout_s)
 
     monkeypatch.setattr(processes.ProcessLink, "ask", ask)
+    monkeypatch.setattr(processes.Processes, "connect", processes.Processes._forked)
     options = EngineOptions("processes", 2, site_deadline_s=600.0)
     report = simulate(_study().replace("study.rounds", 1), engine=options)
     assert [row.survivors for row in report.rounds] == [tuple(f"hospital-{n}" for n in (1, 3, 4, 5))]

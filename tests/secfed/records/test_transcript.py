@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -16,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secfed.crypto import labels
-from secfed.crypto.identity import Identity
+from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Result, Specification
-from secfed.errors import BadSignature, TranscriptError
+from secfed.errors import BadSignature, RosterError, TranscriptError
 from secfed.records import chain_file
 from secfed.records.chain_file import is_torn_entry, verify_file
 from secfed.records.hash_chain import BrokenChain
+from secfed.records.roster_file import ROSTER_FILE, read_roster, write_roster
 from secfed.records.transcript import RECOVERED, SUMMED, TRANSCRIPT, SumRecord, Transcript
 from tests.kill import failing
 from tests.secfed.chain_case import DATA, LINES, OTHER, OWNER, ROSTER_DIGEST, transcript, verify
@@ -270,9 +272,30 @@ class TestSumRecord:
         with pytest.raises(TranscriptError):
             SumRecord.from_body({**summed().to_body(), **changed})
 
+    def test_an_entry_of_an_older_version_has_no_exchange_index(self) -> None:
+        body = summed().to_body()
+        assert SumRecord.from_body(body).exchange_index == body.pop("exchange_index")
+        old = SumRecord.from_body(body)
+        assert old.exchange_index is None
+        assert old.to_body() == body
+        with pytest.raises(TranscriptError, match="exchange index"):
+            SumRecord.from_body({**body, "exchange_index": "0"})
+
     def test_a_missing_key_is_one_clear_error(self) -> None:
-        for name in summed().to_body():
+        for name in summed().to_body().keys() - {"exchange_index"}:
             body = summed().to_body()
             del body[name]
             with pytest.raises(TranscriptError):
                 SumRecord.from_body(body)
+
+
+def test_no_roster_is_written_in_which_a_site_has_the_aggregators_name(tmp_path: Path) -> None:
+    """Records are kept by owner: the site's would be taken for the aggregator's. One that exists is read."""
+    people = [Identity.generate("aggregator"), Identity.generate("hospital-1")]
+    roster = Roster.of(Identity.generate("aggregator"), people)
+    with pytest.raises(RosterError, match="no site may be called 'aggregator'"):
+        write_roster(tmp_path / ROSTER_FILE, roster)
+    content = {"aggregator": roster.aggregator.hex(), "digest": roster.digest.hex()}
+    sites = {site: public.hex() for site, public in roster.members}
+    (tmp_path / ROSTER_FILE).write_text(json.dumps({**content, "sites": sites}))
+    assert read_roster(tmp_path / ROSTER_FILE) == roster

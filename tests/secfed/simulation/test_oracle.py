@@ -74,6 +74,7 @@ def test_digits_example_learns():
     assert simulate(study, adder=add_in_ring).metrics()[3]["accuracy"] > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.skipif(not (DATA / "fed_heart_disease.csv").is_file(), reason=f"{DATA} (SECFED_DATA) is absent")
 def test_federated_hearts_beat_the_mean_of_hospitals_alone(monkeypatch):

@@ -289,10 +289,17 @@ def entries(out: Path, site: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def test_every_transcript_of_a_finished_run_is_closed(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out")
+    verdict = verify_run(tmp_path / "out", read_roster(tmp_path / "out" / "roster.json"))
+    assert not [party.owner for party in verdict.parties if party.is_open]
+    assert not verdict.problems
+
+
 def test_a_site_records_that_it_released_shares_before_it_knows_the_result(tmp_path: Path) -> None:
     run(study(), tmp_path / "out")
     kinds = [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:]]
-    assert kinds == ["settings", *["released", "summed"] * 4]
+    assert kinds == ["settings", *["released", "summed"] * 4, "closed"]
 
 
 def run_with_another_step(out: Path, plan: Study, **changes: Any) -> RunReport:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.messages import Summed
 from secfed.crypto.messages import peek_type
-from secfed.errors import InconsistentView, Replay, SecfedError, TranscriptError, WrongState
+from secfed.errors import InconsistentView, Replay, SecfedError, WrongState
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import RELEASED, SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE
@@ -22,9 +20,19 @@ from secfed.site.opening_session import OpeningSession
 from secfed.storage import signed_files
 from secfed.wire.frames import Notice, Step, Task, decode, encode_state
 from tests.crypto.encrypted_case import resigned
-from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Killed, Plug, pulling, study
+from tests.secfed.durable_case import (
+    NAMES,
+    VICTIM,
+    Begun,
+    Consortium,
+    Hospital,
+    Killed,
+    Plug,
+    pulling,
+    study,
+    until,
+)
 
-Begun = Callable[..., Consortium]
 KINDS = [("masked", None), ("masked", "record"), ("masked", "site"), ("closed", None), ("encrypted", None)]
 
 
@@ -50,20 +58,6 @@ class Models(dict[tuple[str, str | None], bytes]):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(tmp_path_factory)
-
-
-@pytest.fixture
-def begun(tmp_path: Path) -> Iterator[Begun]:
-    """Begins a study in a folder of its own, and closes it in the end."""
-    made: list[Consortium] = []
-
-    def begin(protected: str, unit: str | None = None, **more: Any) -> Consortium:
-        made.append(Consortium(study(protected, unit), tmp_path / f"study-{len(made)}", **more))
-        return made[-1]
-
-    yield begin
-    for consortium in made:
-        consortium.close()
 
 
 def _kinds_of(hospital: Hospital) -> list[tuple[str, int]]:
@@ -217,26 +211,11 @@ def test_an_aggregator_that_asks_again_gets_the_work_that_is_there(begun: Begun)
     assert hospital.trained == 2
 
 
-def _until(consortium: Consortium, stage: str) -> Hospital:
-    """Run until the victim has answered the first request of a stage."""
-
-    def deliver(now: str, hospital: Hospital, frame: Buffer) -> bytes:
-        reply = hospital.handle(frame)
-        if (now, hospital.identity.name) == (stage, VICTIM):
-            raise Killed(stage)
-        return reply
-
-    consortium.deliver = deliver
-    with pytest.raises(Killed):
-        consortium.run()
-    return consortium.hospitals[VICTIM]
-
-
 def test_what_is_on_the_disk_during_an_exchange_is_for_the_owner_only_and_is_destroyed(
     begun: Begun,
 ) -> None:
     consortium = begun("masked", "site")
-    hospital = _until(consortium, "unmask")
+    hospital = until(consortium, "unmask")
     assert hospital.open is not None
     work = hospital.open.folder / "work"
     assert set(hospital.files) == {"work", "contribution", "attempt-0000000000"}
@@ -285,7 +264,7 @@ def test_a_sum_whose_taking_was_cut_off_is_the_only_one_of_its_exchange(
 def test_a_site_that_stopped_the_study_stays_stopped(begun: Begun) -> None:
     pytest.importorskip("tenseal")
     consortium = begun("encrypted")
-    hospital = _until(consortium, "mask")
+    hospital = until(consortium, "mask")
     assert hospital.open is not None
     assert isinstance(hospital.open.site, OpeningSession)
     hospital.open.site._local.stop()
@@ -299,7 +278,7 @@ def test_a_file_whose_erasure_was_cut_off_is_gone_and_not_changed(
     name: str, begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consortium = begun("masked")
-    hospital = _until(consortium, "mask")
+    hospital = until(consortium, "mask")
     assert hospital.open is not None
     overwrite = signed_files._overwrite
 
@@ -366,98 +345,3 @@ def test_nothing_leaves_before_its_record_is_on_the_disk(
     assert "work" in waited["train"]
     order = [name.partition(".")[0] or name.split(".")[1] for name in waited["result"]]
     assert order[1:4] == ["answer", "work", "position"]  # with its name, before anything is given up
-
-
-def test_a_message_that_was_cut_off_is_answered_by_the_attempt_that_was_opened(
-    begun: Begun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The journal knows the attempt, its seed is on the disk, and no message is."""
-    plug = Plug(monkeypatch)
-    consortium = begun("masked")
-    plug.set("site: after begin journalled")
-
-    def deliver(stage: str, hospital: Hospital, frame: Buffer) -> bytes:
-        plug.only = hospital.identity.name == VICTIM
-        if stage != "advertise" or not plug.only or plug.pulled:
-            return hospital.handle(frame)
-        with pytest.raises(Killed):
-            hospital.handle(frame)
-        hospital.start()
-        assert "attempt-0000000000" in hospital.files
-        other = Step(1, 0, 0, b"\x02nonsense").encode()
-        with pytest.raises(SecfedError):
-            hospital.handle(other)
-        return hospital.handle(frame)
-
-    consortium.deliver = deliver
-    consortium.run()
-    assert next(len(outcome.survivors) for outcome in consortium.outcomes if outcome.sums) == 3
-
-
-def test_an_attempt_that_ends_after_a_restart_takes_its_answers_with_it(begun: Begun) -> None:
-    consortium = begun("masked")
-    hospital = _until(consortium, "confirm")
-    last = next(frame for stage, name, frame, _ in reversed(consortium.frames) if name == VICTIM)
-    hospital.start()
-    with pytest.raises(SecfedError):
-        hospital.handle(Step(1, 0, 0, b"\x02nonsense").encode())
-    assert not [name for name in hospital.files if name.startswith("attempt")]
-    with pytest.raises(WrongState):
-        hospital.handle(last)
-    hospital.start()
-    assert hospital.open is not None
-    with pytest.raises(WrongState):
-        hospital.handle(last)
-
-
-def test_a_message_after_the_result_is_refused(begun: Begun) -> None:
-    consortium = begun("masked")
-    consortium.run()
-    hospital = consortium.hospitals[VICTIM]
-    with pytest.raises(Replay, match="is over"):
-        hospital.handle(Step(2, 0, 0, b"\x02nonsense").encode())
-    assert hospital.files == ["answer", "position"]
-
-
-@pytest.mark.parametrize("name", ["contribution", "work", "attempt-0000000000"])
-def test_a_changed_file_is_refused(name: str, begun: Begun) -> None:
-    consortium = begun("masked")
-    hospital = _until(consortium, "mask")
-    assert hospital.open is not None
-    path = hospital.open.folder / "work" / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(TranscriptError, match=name):
-        hospital.start()
-    hospital.open = None
-
-
-def test_an_attempt_whose_seed_is_gone_is_not_served_with_another_one(begun: Begun) -> None:
-    """The journal takes an entry again only for the very same attempt."""
-    consortium = begun("masked")
-    hospital = _until(consortium, "mask")
-    assert hospital.open is not None
-    (hospital.open.folder / "work" / "attempt-0000000000").unlink()
-    spec = next(
-        frame
-        for _, name, frame, _ in consortium.frames
-        if name == VICTIM and isinstance(step := decode(frame), Step) and step.attempt == 0
-    )
-    hospital.start()
-    with pytest.raises(Replay):
-        hospital.handle(spec)
-    assert not [name for name in hospital.files if name.startswith("attempt")]
-
-
-def test_a_refusal_is_repeated_too_and_its_secrets_are_gone(begun: Begun) -> None:
-    consortium = begun("masked")
-    hospital = _until(consortium, "advertise")
-    bad = Step(1, 0, 0, b"\x02nonsense").encode()
-    with pytest.raises(SecfedError) as first:
-        hospital.handle(bad)
-    assert not [name for name in hospital.files if name.startswith("attempt")]
-    hospital.start()
-    with pytest.raises(type(first.value)) as second:
-        hospital.handle(bad)
-    assert str(second.value) == str(first.value)

@@ -3,92 +3,35 @@
 from __future__ import annotations
 
 import copy
-import gc
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from secfed.crypto import labels
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.messages import ClosedSum
 from secfed.crypto.identity import Identity
-from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import Result
 from secfed.errors import BadSignature, ConfigError, InconsistentView, SecfedError, WrongState
-from secfed.protection.closed import Closed
-from secfed.runs.run_folder import prepare
-from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.server.opened_rounds import OpenedRounds
 from secfed.simulation import simulate as simulation
-from secfed.simulation.dropouts import Dropout
-from secfed.simulation.simulate import simulate
-from secfed.simulation.transport import SimulatedTransport
-from secfed.site import build
 from secfed.site.encrypted_store import Settled
 from secfed.site.opening_session import OpeningSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, Step, decode, encode_state
-from secfed.wire.transport import OnReply
 from tests.secfed import durable_case
+from tests.secfed.site.closed_case import SITE, STUDY, Seen, run, study, watch
 
-STUDY = """
-[study]
-name = "closed"
-rounds = {rounds}
-seed = 5
-[algorithm]
-name = "fedavg"
-batch_size = 64
-[model]
-name = "logistic-regression"
-[data]
-name = "breast-cancer"
-sites = 5
-partition = "iid"
-[protection]
-name = "masked"
-reveal = "sites"
-bits = 20
-"""
-SITE = "hospital-1"
 DROPS = [
     f"hospital-{2 + number % 3}@{stage}:{number}"
     for number, stage in enumerate(
         ("train", "advertise", "share", "confirm", "mask", "consistency", "unmask"), start=1
     )
 ]
-
-
-def study(rounds: int = 2) -> Study:
-    return Study.parse(STUDY.format(rounds=rounds))
-
-
-def run(plan: Study, out: Path | None, *drops: str) -> RunReport:
-    if out is not None:
-        prepare(out, overwrite=False)
-    return simulate(plan, out=out, drops=[Dropout.parse(text) for text in drops], observer=SilentObserver())
-
-
-@dataclass
-class Seen:
-    """What there was in a simulation, at the aggregator and at the sites."""
-
-    sites: dict[str, OpeningSession] = field(default_factory=dict)
-    rounds: list[OpenedRounds] = field(default_factory=list)
-    sessions: list[MaskedServer] = field(default_factory=list)
-    passed: list[bytes] = field(default_factory=list)  # all bytes to and from the aggregator
-    sums: list[ClosedSum] = field(default_factory=list)
-    stored: list[bytes] = field(default_factory=list)  # the aggregator's files
-    totals: list[tuple[Any, ...]] = field(default_factory=list)  # ring integers that sites opened
-    models: list[Mapping[str, torch.Tensor]] = field(default_factory=list)
 
 
 @pytest.fixture(autouse=True)
@@ -99,49 +42,7 @@ def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    return _watch(monkeypatch)
-
-
-def _watch(patch: pytest.MonkeyPatch) -> Seen:
-    made = Seen()
-    ask, publish, server, opened = SimulatedTransport.ask, OpenedRounds.publish, Closed.server, Closed.opened
-
-    class Noted(OpeningSession):
-        def __init__(self, *arguments: Any, **more: Any) -> None:
-            super().__init__(*arguments, **more)
-            made.sites[self._identity.name] = self
-
-    def overheard(
-        self: SimulatedTransport, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply
-    ) -> None:
-        def note(site: str, reply: Buffer) -> None:
-            made.passed.append(bytes(reply))
-            on_reply(site, reply)
-
-        made.passed.extend(bytes(message) for message in requests.values())
-        ask(self, stage, requests, note)
-
-    def note_sum(self: OpenedRounds, one: ClosedSum, members: Any) -> Any:
-        made.rounds = [self]
-        made.sums.append(one)
-        states = publish(self, one, members)
-        made.stored = [path.read_bytes() for path in self.store.folder.iterdir()]
-        return states
-
-    def note_session(self: Closed, *arguments: Any) -> MaskedServer:
-        made.sessions.append(server(self, *arguments))
-        return made.sessions[-1]
-
-    def note_totals(self: Closed, *arguments: Any) -> Any:
-        made.totals.append(opened(self, *arguments))
-        return made.totals[-1]
-
-    patch.setattr(build, "OpeningSession", Noted)
-    patch.setattr(SimulatedTransport, "ask", overheard)
-    patch.setattr(OpenedRounds, "publish", note_sum)
-    patch.setattr(Closed, "server", note_session)
-    patch.setattr(Closed, "opened", note_totals)
-    return made
+    return watch(monkeypatch)
 
 
 def test_the_model_is_that_of_open_sums_with_a_dropout_at_every_stage(tmp_path: Path, seen: Seen) -> None:
@@ -159,120 +60,6 @@ def test_the_model_is_that_of_open_sums_with_a_dropout_at_every_stage(tmp_path: 
     assert {site.sums for site in seen.sites.values()} == {8}
     assert written[0] == encode_state(seen.sites[SITE].replica.model())
     assert "no totals" in report.saw
-
-
-def _held(root: object) -> Iterator[bytes]:
-    """The bytes of everything that can be reached from an object, code, links and clocks aside."""
-    left, known = [root], set[int]()
-    while left:
-        one = left.pop()
-        if id(one) in known or isinstance(one, type | ModuleType | FunctionType | MethodType):
-            continue
-        known.add(id(one))
-        if isinstance(one, np.ndarray):
-            yield one.tobytes()
-        elif isinstance(one, torch.Tensor):
-            yield one.detach().numpy().tobytes()
-        elif isinstance(one, bytes | bytearray | memoryview):
-            yield bytes(one)
-        left.extend(gc.get_referents(one))
-
-
-def _needles(seen: Seen) -> list[bytes]:
-    """Pieces of all totals: as ring integers, in 20-bit lanes, as numbers, and of the models they lead to."""
-    found = []
-    for runs in seen.totals:
-        for lanes in runs:
-            wide = lanes.astype(np.int64)
-            signed = np.where(wide >= 1 << 19, wide - (1 << 20), wide) if lanes.dtype == np.uint32 else wide
-            for kind in (lanes, signed, signed.astype(np.float64), signed.astype(np.float32)):
-                found.append(kind.tobytes()[: 8 * kind.itemsize])
-    for model in seen.models:
-        for tensor in model.values():
-            for kind in (torch.float32, torch.float64):
-                found.append(tensor.to(kind).numpy().tobytes()[:16])
-    return list({needle for needle in found if len(set(needle)) > 4})
-
-
-def _holds(haystack: list[bytes], needles: list[bytes]) -> bool:
-    whole = b"".join(haystack)
-    return any(needle in whole for needle in needles)
-
-
-def test_nothing_that_the_aggregator_ever_held_is_a_total(seen: Seen) -> None:
-    run(study(), None)
-    seen.models = [site.replica.model() for site in seen.sites.values()]
-    needles = _needles(seen)
-    assert len(needles) > 20
-    roots = [*vars(seen.rounds[0]).items()]
-    memory = [
-        piece for name, value in roots if name not in ("ask", "_log", "_algorithm") for piece in _held(value)
-    ]
-    for session in seen.sessions:
-        memory.extend(_held(session))
-    secret = seen.sites[SITE]._keys.required.secret_key
-    for haystack in (memory, seen.passed, seen.stored):
-        assert sum(map(len, haystack)) > 10_000
-        assert not _holds(haystack, [*needles, secret])
-    # The search itself finds what is there: at a site, and in the sum that the aggregator closed.
-    assert _holds([*_held(seen.sites[SITE].replica)], needles)
-    assert _holds(memory, [bytes(seen.sums[-1].vector)[-64:]])
-
-
-def test_an_aggregator_with_the_group_key_learns_sums_and_no_single_hospital(seen: Seen) -> None:
-    """A site that helps it gives the key away; masks then protect as they do where sums are open."""
-    lanes: dict[str, list[bytes]] = {}
-    fill = OpeningSession._contribution
-
-    def noted(self: OpeningSession, pending: Any, *rest: Any) -> Any:
-        made = fill(self, pending, *rest)
-        again = self._local.source(pending)
-        runs = []
-        for one in made.shape.runs:
-            out = np.empty(one.count, one.dtype)
-            again.fill(one, out)
-            runs.append((out & np.uint32((1 << one.bits) - 1) if one.bits < 32 else out).tobytes())
-        lanes.setdefault(self._identity.name, []).append(b"".join(runs))
-        return made
-
-    uploads: list[tuple[Any, str, memoryview]] = []
-    receive = MaskedServer.receive
-
-    def kept(self: MaskedServer, site: str, reply: Buffer) -> None:
-        if self.stage == "mask":
-            from secfed.crypto.messages import Upload
-
-            uploads.append((self, site, Upload.decode(bytes(reply)).vector))
-        receive(self, site, reply)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OpeningSession, "_contribution", noted)
-        patch.setattr(MaskedServer, "receive", kept)
-        run(study(1), None)
-    from secfed.crypto.masked import masks
-    from secfed.crypto.masked.closing import Closing
-
-    key = seen.sites[SITE]._keys.required.secret_key
-    single = [piece[:40] for pieces in lanes.values() for piece in pieces]
-    for session, site, vector in uploads:
-        spec = session._attempt.spec
-        closing = Closing(key, spec.digest, session.adverts_digest)
-        context = masks.MaskContext(spec.digest, spec.broadcast_digest, session.shape)
-        stripped = masks.Accumulator(session.shape)
-        stripped.add(vector)
-        stripped.apply([closing.stream(site, -1)], context)
-        *runs, tags = stripped.reduced()
-        assert not _holds([one.tobytes() for one in runs], single)
-        own = closing.tags()
-        for one, found in zip(session.shape.runs, runs, strict=False):
-            own.add(one, found)
-        assert not np.any(own.value == tags)  # no single tag is visible either
-    for relayed, session in zip(seen.sums, seen.sessions, strict=True):  # the sum is
-        exchange_runs = Closing(key, relayed.spec.digest, relayed.adverts_digest)
-        shape = replace(session.shape, runs=session.shape.runs[:-1])
-        survivors, broadcast = relayed.result.survivors, relayed.spec.broadcast_digest
-        found = exchange_runs.opened(relayed.vector, survivors, broadcast, shape)
-        assert any(all(map(np.array_equal, found, total)) for total in seen.totals)
 
 
 # A malicious aggregator.
@@ -325,7 +112,7 @@ def played() -> Held:
             take(self, one)
 
     with pytest.MonkeyPatch.context() as patch:
-        seen = _watch(patch)
+        seen = watch(patch)
         patch.setattr(OpeningSession, "_take", all_but_the_last)
         patch.setattr(OpeningSession, "rest", lambda _self: None)  # its session is wanted below
         # The closing evaluation would end the session of the second round.

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import ConfigError, TranscriptError
-from secfed.records.transcript import MODEL
+from secfed.records.transcript import CLOSED, MODEL
 from secfed.runs.run_folder import MODEL_FILE
 from secfed.site import runtime
 from secfed.site.journal import Journal
@@ -82,14 +82,16 @@ def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
     forgotten: list[bool] = []
     store: Any = SimpleNamespace(forget=lambda: forgotten.append(True))
     named: list[Any] = []
-    log: Any = SimpleNamespace(append=lambda kind, body: named.append((kind, body["sha256"])))
+    log: Any = SimpleNamespace(append=lambda kind, body: named.append((kind, body.get("sha256"))))
     site: Any = SimpleNamespace(replica=replica, sums=1)
     terms: Any = SimpleNamespace(study=SimpleNamespace(rounds=1))
     nothing: Any = None
-    SiteStudy(site, terms, store, tmp_path, nothing, nothing, log, tuple).finish()
+    transcript: Any = SimpleNamespace(closing=lambda: {"sums": 1})
+    SiteStudy(site, terms, store, tmp_path, transcript, nothing, log, tuple).finish()
     found = load_file(tmp_path / MODEL_FILE)
     assert torch.equal(found["in"], weight)
     assert torch.equal(found["out"], weight)
     assert torch.equal(found["turned"], weight.T)
     assert forgotten == [True]
-    assert named == [(MODEL, hashlib.sha256((tmp_path / MODEL_FILE).read_bytes()).hexdigest())]
+    digest = hashlib.sha256((tmp_path / MODEL_FILE).read_bytes()).hexdigest()
+    assert named == [(MODEL, digest), (CLOSED, None)]

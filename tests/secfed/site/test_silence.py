@@ -31,6 +31,7 @@ KINDS = [
     ("masked", None),
     ("masked", "record"),
     ("masked", "site"),
+    ("closed", None),
     ("encrypted", None),
 ]
 DEPTH = 8

@@ -329,7 +329,12 @@ def test_a_hospital_that_is_drawn_only_to_train_compares_as_well(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``sites_per_round`` another cohort evaluates first, and may be sent the right model."""
-    sampled = {"data__sites": 6, "protection__sites_per_round": 3, "algorithm__weighting": "equal"}
+    sampled = {
+        "study__seed": 3,
+        "data__sites": 6,
+        "protection__sites_per_round": 3,
+        "algorithm__weighting": "equal",
+    }
     study = began_with(Study.parse(TOML), model, **sampled)
     honest = WeightedMeanServer.broadcast
 

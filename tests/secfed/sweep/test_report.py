@@ -7,6 +7,7 @@ import json
 import math
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from secfed.sweep.engine import run_sweep
 from secfed.sweep.figure import positions, write_figure, x_dimension
 from secfed.sweep.plan import SweepPlan, make_plan
 from secfed.sweep.report import Labels, failures, summary_markdown, summary_table
-from secfed.sweep.results import Row, groups
+from secfed.sweep.results import Row, groups, metric_names
 from tests.secfed.sweep_case import CURVES, LATER, RATES, STUDY, PretendingRunner, error_of, plan, sweep_file
 
 INF = math.inf
@@ -296,3 +297,19 @@ class TestFigure:
         )
         write_figure(*carried_out(tmp_path, STUDY + text), tmp_path)
         assert [tick.get_text() for tick in drawn[0].axes[0].get_xticklabels()] == ["a", "b"]
+
+
+def test_private_metrics_of_a_point_have_the_error_of_their_mean_or_are_withheld(tmp_path: Path) -> None:
+    _, rows = carried_out(tmp_path, RATES)
+    first = rows[0].run
+    shown = [
+        replace(rows[0], run=first, metrics={"accuracy": 0.8, "accuracy_error_95": 0.03}),
+        replace(rows[0], run=first, metrics={"accuracy": 0.9, "accuracy_error_95": 0.04}),
+    ]
+    [group] = groups(shown)
+    assert list(group.cells) == ["accuracy"]
+    assert group.cells["accuracy"].error == pytest.approx(0.025)
+    [group] = groups([*shown, replace(rows[0], metrics={"accuracy_error_95": 0.4})])
+    assert group.cells["accuracy"].withheld
+    assert math.isnan(group.cells["accuracy"].mean)
+    assert metric_names([replace(rows[0], metrics={"accuracy_error_95": 0.4})]) == ["accuracy"]

@@ -1,0 +1,42 @@
+"""Whether the end of every transcript is there.
+
+1. A closing entry says how many sums stand before it. A transcript without one is *open*: the study goes on
+   or was stopped, an older version wrote it, or its end was cut off. That is noted.
+2. A site that told the aggregator that it has the model has an entry about it; the aggregator's closing entry
+   names these sites.
+3. Where a site holds the aggregator's signature over a model, the aggregator's transcript names a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from secfed.audit.party import Findings, Party
+from secfed.records.transcript import MODEL, closing
+
+
+def check_ends(main: Party, sites: Sequence[Party], found: Findings) -> None:
+    """Check the ends of the transcripts of one run; ``main`` is the aggregator's."""
+    parties = [party for party in (main, *sites) if party.entries]
+    for party in parties:
+        body = closing(party.entries)
+        if body is not None and body.get("sums") != party.taken:
+            why = f"it was closed after {body.get('sums')} sums, and it has {party.taken}"
+            found.problem(party.path, len(party.entries), why)
+    if still := [str(party.path) for party in parties if party.is_open]:
+        found.notes.append(
+            f"open, without a closing entry: {', '.join(still)} (the study goes on or was stopped, an older "
+            "version wrote it, or its end was cut off)"
+        )
+    delivered = (closing(main.entries) or {}).get("delivered")
+    for site in sites:
+        models = [entry.body for entry in site.entries if entry.kind == MODEL]
+        if site.entries and not models and isinstance(delivered, list) and site.owner in delivered:
+            why = "its end was cut off: by the aggregator's transcript it has the model, and it names none"
+            found.problem(site.path, None, why)
+        signed = any("signature" in body for body in models)
+        if main.entries and signed and not any(entry.kind == MODEL for entry in main.entries):
+            why = (
+                f"its end was cut off: it names no model, and {site.owner} has one that the aggregator signed"
+            )
+            found.problem(main.path, None, why)
