@@ -94,7 +94,7 @@ def test_{name}_gives_a_score_per_class():
     assert {name}((1, 8, 8), 10)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 """
 
-_DATA: Final = '''"""A data set of one's own: the arrays of every hospital; between machines, only of this one."""
+_DATA: Final = '''"""A data set of one's own: arrays of every hospital; between machines, only of this one."""
 
 from __future__ import annotations
 
