@@ -128,7 +128,10 @@ class ViewFile:
 
     def has_no(self, name: str) -> DataError:
         """The error of an array that the file does not hold."""
-        return DataError(f"{self._path.name} has no array {name!r}", remedy=suggestion(name, self.shapes()))
+        named = suggestion(name, self.shapes())
+        if self._path.suffix == ".mat" and "{" not in name:
+            named += '; the cells of an array X are "X{1}", "X{2}" and so on'
+        return DataError(f"{self._path.name} has no array {name!r}", remedy=named)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

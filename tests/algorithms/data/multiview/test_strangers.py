@@ -102,7 +102,7 @@ def test_gaps_and_missing_views_are_filled_from_the_record_itself(
     sites = loaded(tmp_path / "x.npz", missing=rule)
     assert torch.allclose(*(torch.tensor(sorted(found)) for found in (rows(sites), expected(filled))))
     assert rows(sites, 1) == expected(without)
-    with pytest.raises(DataError, match=r"view 2 contains NaN.*data.missing"):
+    with pytest.raises(DataError, match=r"x\.npz: view 'X1' has NaN .* in row 8.*data.missing"):
         loaded(tmp_path / "x.npz")
 
 
@@ -113,6 +113,12 @@ def test_a_range_is_that_of_the_known_values(tmp_path: Path) -> None:
     found = torch.tensor(sorted(rows(loaded(tmp_path / "x.npz", missing="zero", scale={"X1": "min-max"}))))
     assert float(found.min()) == 0.0
     assert float(found.max()) == 1.0
+
+
+def test_more_classes_than_records_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", X1=FIRST, X2=SECOND, Y=CLASSES)
+    with pytest.raises(DataError, match=r"61 classes cannot come from 60 records"):
+        loaded(tmp_path / "x.npz", classes=61)
 
 
 def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
