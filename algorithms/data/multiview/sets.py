@@ -160,14 +160,14 @@ def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> 
                 f"{options.path}: view {view!r} does not have one row for each label",
                 remedy="store one row per record; transpose the view if its records are columns",
             )
-        if options.missing == "error" and not options.site_key:
-            _check_rows(options.path, view, values)
         one = scaled(known_values(values, options.missing), options.scale.get(view))
+        if options.missing == "error" and not options.site_key:
+            _check_rows(options.path, view, one)
         read.append(one if options.missing == "error" else np.where(np.isnan(one), np.float32(0), one))
     return ViewRecords(tuple(read), labels)
 
 
-def _check_rows(path: str, view: str, values: NDArray[np.float64]) -> None:
+def _check_rows(path: str, view: str, values: NDArray[np.float32]) -> None:
     """Name the first record of a simulation's file that cannot be used."""
     wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(wrong):
