@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from secfed.records.chain_file import verify_file
 from secfed.records.transcript import CLOSED, MODEL, TRANSCRIPT, Transcript
 from secfed.runs.model_record import ModelRecord, metrics_digest, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, site_folder, write_run
-from secfed.runs.run_report import Observer, RunReport, SilentObserver
+from secfed.runs.run_report import CallingObserver, Observer, RoundReport, RunReport, SilentObserver
 from secfed.server.coordinator import RoundOutcome
 from secfed.simulation.comparison import Comparer, Other
 from secfed.simulation.dropouts import Dropout
@@ -48,7 +48,7 @@ def simulate(
     *,
     out: Path | None = None,
     drops: Sequence[Dropout] = (),
-    observer: Observer | None = None,
+    observer: Observer | Callable[[RoundReport], None] | None = None,
     compare: Other | None = None,
     budgets: Mapping[str, float] | None = None,
     engine: EngineOptions | None = None,
@@ -56,6 +56,8 @@ def simulate(
     """Run a study on this machine; where its local work is done, ``engine`` says.
 
     Args:
+        observer: told of stages and rounds as they end; a function is called with every round's report, and
+            again once its metrics are known.
         out: folder for run.json, model.safetensors, transcripts and the roster; None writes nothing.
         compare: also train outside the protocol: ``alone`` each hospital by itself, ``centralised`` one model
             on all records.
@@ -68,7 +70,8 @@ def simulate(
         RoundAborted: not one sum came about, or every round was given up.
         LinkError: the engine ended.
     """
-    observer = SilentObserver() if observer is None else observer
+    if not isinstance(observer, Observer):
+        observer = SilentObserver() if observer is None else CallingObserver(observer)
     with own_code_errors(study.own_code), link_errors(), ExitStack() as stack:
         stack.enter_context(single_threaded())
         stack.enter_context(remembered_signatures())
