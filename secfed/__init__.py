@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from secfed.algorithms.federated_averaging.flower_clients import FlowerClients
     from secfed.algorithms.federated_averaging.weighted_mean import WeightedMean
     from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
     from secfed.runs.notebook import LiveTable
@@ -30,6 +31,7 @@ __all__ = [
     "Algorithm",
     "Exchange",
     "Field",
+    "FlowerClients",
     "LiveTable",
     "Observer",
     "ServerProgram",
@@ -44,6 +46,7 @@ _HOMES: Final = {
     "Algorithm": "secfed.algorithms.framework.base",
     "Exchange": "secfed.wire.layout",
     "Field": "secfed.wire.layout",
+    "FlowerClients": "secfed.algorithms.federated_averaging.flower_clients",
     "LiveTable": "secfed.runs.notebook",
     "Observer": "secfed.runs.run_report",
     "ServerProgram": "secfed.algorithms.framework.base",
