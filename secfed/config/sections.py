@@ -10,6 +10,7 @@ from secfed.config.protections import CLOSED, TRAITS, ProtectionName, Protection
 from secfed.config.schema import LATER, OPERATIONAL, Strict
 from secfed.crypto import thresholds
 from secfed.crypto.fixedpoint import FixedPoint
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.masked.graph import DROPOUT_RATE, SparseGraph
 from secfed.errors import ConfigError, RangeError
 
@@ -86,6 +87,11 @@ class ProtectionSection(Strict):
         json_schema_extra=LATER,
         description='"complete" or "sparse": fewer masks, for cohorts above a hundred; only for masked',
     )
+    keystream: Literal["chacha20", "aes-256-ctr"] = Field(
+        default="chacha20",
+        json_schema_extra=LATER,
+        description='"chacha20" or "aes-256-ctr": what makes masks; only for masked',
+    )
     dropout_rate: float = Field(
         default=DROPOUT_RATE,
         ge=0,
@@ -152,6 +158,11 @@ class ProtectionSection(Strict):
     def sparse_graph(self) -> SparseGraph | None:
         """How masks are shared; None for the complete graph."""
         return SparseGraph(self.dropout_rate) if self.graph == "sparse" else None
+
+    @property
+    def cipher(self) -> StreamCipher:
+        """What makes masks."""
+        return StreamCipher(self.keystream)
 
     @property
     def kind(self) -> str:

@@ -131,6 +131,15 @@ def test_a_sparse_graph_changes_nothing_but_who_masks_towards_whom(tmp_path: Pat
     assert verdict.problems == verdict.notes == []
 
 
+def test_the_cipher_of_the_masks_changes_no_model(tmp_path: Path) -> None:
+    chacha = study("masked").replace("study.rounds", 2)
+    aes = chacha.replace("protection.keystream", "aes-256-ctr")
+    assert chacha.digest() != aes.digest()
+    for name, one in (("chacha", chacha), ("aes", aes)):
+        run(one, tmp_path / name, "hospital-2@mask:2")
+    assert model_bytes(tmp_path / "chacha") == model_bytes(tmp_path / "aes")
+
+
 @pytest.mark.parametrize("stage", ["advertise", "share", "confirm", "mask"])
 def test_dropped_site_equals_an_absent_one(tmp_path: Path, stage: str) -> None:
     run(study(), tmp_path / "absent", "hospital-2@train")
