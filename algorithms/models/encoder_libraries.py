@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from secfed.config.torchvision_repair import mend_torchvision
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, installing
 
 
 def timm_layers() -> tuple[Any, Any]:
@@ -43,5 +43,5 @@ def _importing(package: str) -> Iterator[None]:
         except ImportError as problem:
             raise ConfigError(
                 f'model.name: "vision-language" needs {package}, which cannot be imported: {problem}',
-                remedy="in secfed's folder: pip install --constraint constraints.txt '.[vision-language]'",
+                remedy=installing("vision-language"),
             ) from None

@@ -101,6 +101,14 @@ def simulate(
             "study's model needs of its memory decides.",
         ),
     ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Threads of --engine inline. More can be quicker for large models, and change the last "
+            "digits of the model; run.json says how many there were.",
+        ),
+    ] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print run.json to stdout and nothing else.")
     ] = False,
@@ -121,7 +129,7 @@ def simulate(
         from secfed.study.limits import study_id
         from secfed.study.study import Study
 
-    where = EngineOptions(engine, workers, site_deadline, gpus_per_site)
+    where = EngineOptions(engine, workers, site_deadline, gpus_per_site, threads)
     with own_errors_in_full():
         study = Study.load(study_file)
     changes = [("protection.name", protection), ("protection.reveal", reveal)]
