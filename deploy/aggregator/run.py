@@ -200,6 +200,7 @@ class CentralRun:
             sums=len(sums),
             survivors=[len(record.survivors) for record in sums],
             layouts=(plan.layout for plan in plans),
+            words=algorithm.field_words(),
         )
         return RunReport(
             study=study.name,
