@@ -1,0 +1,97 @@
+"""What is withheld of a table so that no small number of records can be read from it.
+
+A cell with 1 to ``min_cell - 1`` records is withheld, and so are others with it, or it would follow from the margins.
+Decided from totals alone, in whole numbers, so that everybody who repeats the step withholds the same.
+
+Source: Hundepool et al. 2012, Statistical Disclosure Control, chapter 4 (complementary suppression).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+WITHHELD: Final = -1.0  # in the place of a count
+
+
+class Reason(IntEnum):
+    """Why a result is withheld; 0 for one that is not."""
+
+    RELEASED = 0
+    UNFINISHED = 1
+    FEW_RECORDS = 2
+    MANY_PARAMETERS = 3
+    DEPENDENT_TERMS = 4
+    SEPARATED = 5
+    NOT_CONVERGED = 6
+    HOSPITALS_CHANGED = 7
+    OTHER_WITHHELD = 8
+    NO_VARIATION = 9
+    FEW_HOSPITALS = 10
+    OUT_OF_RANGE = 11
+
+
+EXPLANATIONS: Final = {
+    Reason.UNFINISHED: "its sums did not come about",
+    Reason.FEW_RECORDS: "fewer records than min_cell",
+    Reason.MANY_PARAMETERS: "too many parameters for so few records or events",
+    Reason.DEPENDENT_TERMS: "terms that follow from the terms before them; remove them from the formula",
+    Reason.SEPARATED: "the terms predict the outcome of some records perfectly, so that no finite estimate "
+    "exists; remove terms, join categories, or set ridge",
+    Reason.NOT_CONVERGED: "no estimate after max_steps steps; raise max_steps, or set ridge",
+    Reason.HOSPITALS_CHANGED: "hospitals left or came back in the last steps; repeat the study, "
+    "with protection.max_dropouts = 0 if all must be in it",
+    Reason.OTHER_WITHHELD: "the analysis that it builds on is withheld",
+    Reason.NO_VARIATION: "a group, an outcome or a column does not vary",
+    Reason.FEW_HOSPITALS: "fewer hospitals than min_hospitals have such records",
+    Reason.OUT_OF_RANGE: "predictions are beyond what the declared columns allow",
+}
+
+
+def is_small(count: float, min_cell: int) -> bool:
+    """Whether so many records must not be told; none may be."""
+    return 0 < round(count) < min_cell
+
+
+def suppressed_list(cells: Sequence[float], min_cell: int) -> list[bool]:
+    """Which numbers of a list with a known total to withhold.
+
+    Together with those that are small, the next larger ones, until what is left of the total says nothing.
+    """
+    counts = [round(cell) for cell in cells]
+    hidden = [is_small(count, min_cell) for count in counts]
+    if not any(hidden):
+        return hidden
+    slack = [i for i, count in enumerate(counts) if count >= min_cell]
+    for i in sorted(slack, key=lambda i: (counts[i], i))[:1]:
+        hidden[i] = True
+    if not slack:
+        return [True] * len(counts)  # empty cells too: what is left would be the small ones' sum
+    return hidden
+
+
+def suppressed_table(cells: Sequence[Sequence[float]], min_cell: int) -> list[list[bool]] | None:
+    """Which cells of a table with known margins to withhold; None if all of it must be.
+
+    Every small cell is a corner of a rectangle of withheld cells whose neighbouring corners have at least
+    ``min_cell`` records: these could move to it without changing a margin, so the margins bound it by no less.
+    """
+    counts = [[round(cell) for cell in row] for row in cells]
+    hidden = [[is_small(count, min_cell) for count in row] for row in counts]
+    small = [(i, j) for i, row in enumerate(hidden) for j, one in enumerate(row) if one]
+    for i, j in small:
+        best: tuple[int, int, int] | None = None
+        for k in range(len(counts)):
+            for m in range(len(counts[0])):
+                if k == i or m == j or min(counts[i][m], counts[k][j]) < min_cell:
+                    continue
+                corners = ((i, m), (k, j), (k, m))
+                price = sum(counts[a][b] for a, b in corners if not hidden[a][b])
+                if best is None or (price, k, m) < best:
+                    best = (price, k, m)
+        if best is None:
+            return None
+        _, k, m = best
+        hidden[i][m] = hidden[k][j] = hidden[k][m] = True
+    return hidden
