@@ -54,33 +54,31 @@ def is_small(count: float, min_cell: int) -> bool:
     return 0 < round(count) < min_cell
 
 
-def suppressed_list(cells: Sequence[float], min_cell: int) -> list[bool]:
-    """Which numbers of a list with a known total to withhold.
+def suppressed_list(cells: Sequence[float], small: Sequence[bool], min_cell: int) -> list[bool]:
+    """Which numbers of a list with a known total to withhold, where ``small`` ones are.
 
-    Together with those that are small, the next larger ones, until what is left of the total says nothing.
+    With them goes another one that is large enough to say nothing about them: the smallest such.
     """
-    counts = [round(cell) for cell in cells]
-    hidden = [is_small(count, min_cell) for count in counts]
+    counts, hidden = [round(cell) for cell in cells], list(small)
     if not any(hidden):
         return hidden
-    slack = [i for i, count in enumerate(counts) if count >= min_cell]
-    for i in sorted(slack, key=lambda i: (counts[i], i))[:1]:
-        hidden[i] = True
-    if not slack:
-        return [True] * len(counts)  # empty cells too: what is left would be the small ones' sum
+    large = [i for i, count in enumerate(counts) if count >= min_cell and not hidden[i]]
+    if not large:
+        return [True] * len(counts)  # empty ones too: what is left would be the sum of the small ones
+    hidden[min(large, key=lambda i: (counts[i], i))] = True
     return hidden
 
 
-def suppressed_table(cells: Sequence[Sequence[float]], min_cell: int) -> list[list[bool]] | None:
-    """Which cells of a table with known margins to withhold; None if all of it must be.
+def suppressed_table(
+    cells: Sequence[Sequence[float]], small: Sequence[Sequence[bool]], min_cell: int
+) -> list[list[bool]] | None:
+    """Which cells of a table with known margins to withhold, where ``small`` ones are; None if all must be.
 
     Every small cell is a corner of a rectangle of withheld cells whose neighbouring corners have at least
     ``min_cell`` records: these could move to it without changing a margin, so the margins bound it by no less.
     """
-    counts = [[round(cell) for cell in row] for row in cells]
-    hidden = [[is_small(count, min_cell) for count in row] for row in counts]
-    small = [(i, j) for i, row in enumerate(hidden) for j, one in enumerate(row) if one]
-    for i, j in small:
+    counts, hidden = [[round(cell) for cell in row] for row in cells], [list(row) for row in small]
+    for i, j in [(i, j) for i, row in enumerate(small) for j, one in enumerate(row) if one]:
         best: tuple[int, int, int] | None = None
         for k in range(len(counts)):
             for m in range(len(counts[0])):
