@@ -21,6 +21,7 @@ from secfed.cli.guard import GuardedGroup
 _PANELS: Final = {
     "Researchers": {
         "simulate": "Run a study on this machine: all hospitals, the aggregator and their protocol.",
+        "analyse": "Tables, regressions and survival curves of all hospitals, through protected sums.",
         "sweep": "Run a study with every combination of settings and seeds, side by side.",
         "algorithms": "List what a study file can name: algorithms, models, data sets, options.",
         "attack": "Play a malicious aggregator and its helpers against real sessions.",

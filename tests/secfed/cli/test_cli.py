@@ -29,7 +29,7 @@ class TestFrontDoor:
         shown = secfed("--help", columns=80).stdout
         panels = ("Researchers", "Hospital", "Study centre", "Officers and auditors")
         commands = {
-            "Researchers": ["simulate", "sweep", "algorithms", "attack", "bench"],
+            "Researchers": ["simulate", "analyse", "sweep", "algorithms", "attack", "bench"],
             "Hospital": ["site", "agent"],
             "Study centre": ["consortium", "aggregate"],
             "Officers and auditors": ["audit", "transcript"],
