@@ -108,6 +108,7 @@ class StatisticsSite(SiteProgram):
             own = step.number - analysis.first
             start = f"{analysis.name}/"
             part = {name.removeprefix(start): v for name, v in given.items() if name.startswith(start)}
+            part |= {name: given[name] for name in analysis.reads}
             if float(part.get(DONE, 0.0)):
                 sums = {one.name: np.zeros(one.shape) for one in analysis.parts(own)}
             else:

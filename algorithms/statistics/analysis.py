@@ -69,6 +69,7 @@ class Analysis(ABC):
     kind: ClassVar[str]
     steps: int = 1
     first: int = 1
+    reads: tuple[str, ...] = ()  # of the state of an earlier analysis, as NAME/...: given to sites, and to absorb
 
     def __init__(self, name: str, options: Any, rules: Rules) -> None:
         self.name, self.rules = name, rules

@@ -126,8 +126,9 @@ class NewtonAnalysis(Analysis):
         return self._unfinished(step, state, delta, same=same)
 
     def _found(self, state: State, beta: Sequence[float], covariance: Matrix, dispersion: float) -> None:
-        """Keep the estimate in the columns' own units."""
+        """Keep the estimate, in the columns' own units too."""
         scales = self.scales
+        state["beta"] = tensor(beta)
         state["coefficients"] = tensor([b / s for b, s in zip(beta, scales, strict=True)])
         state["covariance"] = tensor(
             [

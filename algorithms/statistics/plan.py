@@ -40,5 +40,9 @@ def _step(number: int, analyses: Sequence[Analysis], max_records: int, sites: in
         if number > 1:
             given[f"{analysis.name}/{DONE}"] = ()
         given |= {f"{analysis.name}/{name}": shapes[name] for name in analysis.given(own)}
+        for full in analysis.reads:
+            other, _, name = full.partition("/")
+            known = next(one.shapes() for one in analyses if one.name == other)
+            given[full] = known.get(name, ())
     exchange = Exchange(f"step-{number:02}", "all", Layout(tuple(fields), sites=sites))
     return Step(number, exchange, active, given)
