@@ -37,7 +37,7 @@ class Column:
     categories: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier() or keyword.iskeyword(self.name):
+        if not self.name.isidentifier() or not self.name.isascii() or keyword.iskeyword(self.name):
             raise ConfigError(
                 f"data.columns: {self.name!r} cannot be the name of a column",
                 remedy="use letters, digits and underscores, and name the file's column in source",
