@@ -28,15 +28,16 @@ def symmetric(packed: Sequence[float], size: int) -> Matrix:
     return rows
 
 
-def dependent(matrix: Matrix, tolerance: float) -> list[int]:
+def dependent(matrix: Matrix, tolerance: float, least: float = 0.0) -> list[int]:
     """Which rows of a positive semidefinite matrix are combinations of the rows before them.
 
-    ``tolerance`` is the share of a row's diagonal that must be left once the earlier ones have explained it.
+    ``tolerance`` is the share of a row's diagonal that must be left once the earlier ones have explained it,
+    and ``least`` how much must be in any case.
     """
     size, rows = len(matrix), [list(row) for row in matrix]
     found = []
     for k in range(size):
-        if rows[k][k] <= tolerance * matrix[k][k] or not rows[k][k] > 0.0:
+        if not rows[k][k] > max(tolerance * matrix[k][k], least):
             found.append(k)
             continue
         for i in range(k + 1, size):

@@ -36,6 +36,7 @@ class NewtonAnalysis(Analysis):
     scales: tuple[float, ...]  # that columns are divided by
     penalty: tuple[float, ...]  # added to the information's diagonal
     per_term: tuple[str, ...]  # what the columns are called
+    starts_without: int = 1  # steps that have no objective
 
     @property
     def size(self) -> int:
@@ -76,6 +77,7 @@ class NewtonAnalysis(Analysis):
         *,
         same: bool,
         dispersion: float = 1.0,
+        least: float = 0.0,
     ) -> bool:
         """Move the coefficients; whether they were the estimate already, which is then in the state.
 
@@ -84,6 +86,7 @@ class NewtonAnalysis(Analysis):
                 gives coefficients without having some.
             same: whether the step before was of the same hospitals.
             dispersion: by which the information is to be divided.
+            least: a column with less information than this does not vary.
         """
         p, beta = self.size, state["beta"].tolist()
         score = [score[k] - self.penalty[k] * beta[k] for k in range(p)]
@@ -92,7 +95,7 @@ class NewtonAnalysis(Analysis):
             information[k][k] += self.penalty[k]
         if not same and step:
             state["changed"] = tensor(1.0)
-        lost = dependent(information, _DEPENDENT)
+        lost = dependent(information, _DEPENDENT, least)
         if lost:
             state["dependent"] = tensor([float(k in lost) for k in range(p)])
             state["diverging"] = state["dependent"].clone()
@@ -105,7 +108,7 @@ class NewtonAnalysis(Analysis):
             for k in range(p):
                 objective += self.penalty[k] * beta[k] * beta[k]
             known, grown = float(state["objective"]), False
-            if same and step > 1:
+            if same and step > self.starts_without:
                 grown = objective > known + _SLACK * (abs(known) + 1e-6)
             if grown and float(state["halvings"]) < _HALVINGS:
                 before = state["before"].tolist()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.measure import Measurement
 from rich.text import Text
 
 from secfed.cli.imports import quick_imports
@@ -130,7 +131,9 @@ def _show(reported: Sequence[Reported], sites: int) -> None:
         for table in one.result.tables:
             say(console, table.title, "bold")
             rows = [[shown(cell) for cell in row] for row in table.rows]
-            console.print(TextTable(table.columns, rows).for_terminal(whole=False))
+            drawn = TextTable(table.columns, rows).for_terminal()
+            wide = Measurement.get(console, console.options.update(max_width=10_000), drawn).maximum
+            console.print(drawn, width=wide, crop=False, no_wrap=True)  # a narrow terminal folds the lines
         for note in one.result.notes:
             say(console, note, "dim")
         console.print()

@@ -67,7 +67,7 @@ def shown(cell: Cell) -> str:
         return str(cell)
     if cell != 0 and not 1e-4 <= abs(cell) < 1e6:
         return f"{cell:.3g}"
-    return f"{cell:.5g}"
+    return f"{cell:.4g}" if abs(cell) < 1e4 else f"{cell:.0f}"
 
 
 def page(study: str, reported: Sequence[Reported], sites: int) -> str:
