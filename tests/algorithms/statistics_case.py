@@ -75,9 +75,9 @@ def run(
     return model, {one.name: one for one in reported}
 
 
-def of_kind(columns: Sequence[Column], records: Records, **analysis: Any) -> Reported:
+def of_kind(declared: Sequence[Column], records: Records, /, **analysis: Any) -> Reported:
     """One analysis with these options."""
     options = {key: analysis.pop(key) for key in ("min_cell", "sites", "of_site", "level") if key in analysis}
     if "of_site" in options:
         options["of"] = options.pop("of_site")
-    return run(study(columns, records, {"one": analysis}, **options))[1]["one"]
+    return run(study(declared, records, {"one": analysis}, **options))[1]["one"]
