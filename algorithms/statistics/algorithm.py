@@ -23,7 +23,7 @@ from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.unfit import unfit
 from secfed.algorithms.statistics.analysis import DONE, Analysis, Rules
 from secfed.algorithms.statistics.kinds import ANALYSES
-from secfed.algorithms.statistics.options import StatisticsOptions
+from secfed.algorithms.statistics.options import HistogramOptions, StatisticsOptions
 from secfed.algorithms.statistics.plan import Step, planned
 from secfed.algorithms.statistics.server import StatisticsServer
 from secfed.errors import ConfigError, DataError
@@ -122,6 +122,7 @@ class StatisticsSite(SiteProgram):
 
 def analyses_of(options: StatisticsOptions, data: TableData) -> tuple[Analysis, ...]:
     """The analyses in the order of the study, each after those that it builds on."""
+    _check_bins(options)
     made: dict[str, Analysis] = {}
     rest: Mapping[str, Any] = dict(options.analyses)
     ordered = sorted(rest, key=lambda name: rest[name].kind == "roc")  # of an analysis, so after all others
@@ -137,3 +138,15 @@ def analyses_of(options: StatisticsOptions, data: TableData) -> tuple[Analysis, 
         )
         made[name] = ANALYSES[rest[name].kind](name, rest[name], rules)
     return tuple(made[name] for name in rest)
+
+
+def _check_bins(options: StatisticsOptions) -> None:
+    """Refuse two divisions of one column: the differences of their cells could be those of a few records."""
+    known: dict[str, int] = {}
+    for name, one in options.analyses.items():
+        if isinstance(one, HistogramOptions) and known.setdefault(one.column, one.bins) != one.bins:
+            raise ConfigError(
+                f"algorithm.analyses.{name}.bins: another histogram divides {one.column!r} into "
+                f"{known[one.column]} cells",
+                remedy="use as many; the difference of two divisions could tell a few records",
+            )

@@ -1,7 +1,6 @@
 """``counts``: how many records of each category, or of each pair in a cross table, with chi-square.
 
-Missing values are a category of their own. Beside records each site adds 1 to every cell that it has records in:
-a cell of one hospital's only would be that hospital's number.
+Missing values are a category of their own.
 """
 
 from __future__ import annotations
@@ -21,16 +20,10 @@ from secfed.algorithms.statistics.analysis import (
     finish,
     hide,
     positions,
-    tally,
     tensor,
 )
-from secfed.algorithms.statistics.disclosure import (
-    WITHHELD,
-    Reason,
-    is_small,
-    suppressed_list,
-    suppressed_table,
-)
+from secfed.algorithms.statistics.cross_table import table_parts, table_sums, told_table, with_margins
+from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.options import CountsOptions
 from secfed.algorithms.statistics.results import Figure, Result, ResultTable, count
 
@@ -51,11 +44,11 @@ class Counts(Analysis):
     def parts(self, step: int) -> Sequence[Part]:
         """Records, and hospitals, of every cell."""
         del step
-        return Part("records", self.shape), Part("hospitals", self.shape, whole=True)
+        return table_parts("table", self.shape)
 
     def shapes(self) -> Shapes:
-        """The table as it is told."""
-        return {"records": self.shape}
+        """The table as it is told, with margins."""
+        return {"told": (self.shape[0] + 1, self.shape[1] + 1)}
 
     def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values]:
         """One tally."""
@@ -64,49 +57,28 @@ class Counts(Analysis):
         rows = np.zeros_like(over)
         if self.rows is not None:
             rows = positions(table.values[self.rows.name], len(self.rows.categories))
-        found = tally(rows, over, self.shape)
-        return {"records": found, "hospitals": np.minimum(found, 1.0)}
+        return table_sums("table", rows, over, self.shape)
 
     def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:
         """Withhold small cells, and what they would follow from."""
         del step, same
-        records = [[float(round(cell)) for cell in row] for row in totals["records"].tolist()]
-        hospitals = totals["hospitals"].tolist()
-        small = [
-            [
-                is_small(cell, self.min_cell) or (cell > 0 and round(where) < self.rules.min_hospitals)
-                for cell, where in zip(row, places, strict=True)
-            ]
-            for row, places in zip(records, hospitals, strict=True)
-        ]
-        if is_small(sum(map(sum, records)), self.min_cell):
+        order = ("" if self.rows is None else self.rows.name, self.over.name)
+        told = told_table("table", totals, self.rules, order)
+        if told is None:
             return hide(state, Reason.FEW_RECORDS)
-        if self.rows is None:
-            hidden: list[list[bool]] | None = [suppressed_list(records[0], small[0], self.min_cell)]
-        else:
-            hidden = suppressed_table(records, small, self.min_cell)
-        if hidden is None:
-            return hide(state, Reason.FEW_RECORDS)
-        state["records"] = tensor(
-            [
-                [WITHHELD if out else cell for cell, out in zip(row, outs, strict=True)]
-                for row, outs in zip(records, hidden, strict=True)
-            ]
-        )
-        state["rows"] = tensor([sum(row) for row in records])
-        state["over"] = tensor([sum(column) for column in zip(*records, strict=True)])
-        finish(state)
+        state["told"] = tensor(with_margins(told))
+        return finish(state)
 
     def released(self, state: State) -> State:
         """Cells and margins."""
-        return {name: state[name] for name in ("records", "rows", "over")}
+        return {"told": state["told"]}
 
     def result(self, released: Mapping[str, Values]) -> Result:
         """The table; of two columns with margins and chi-square."""
-        cells = released["records"]
-        names = (*self.over.categories, MISSING)
+        told = released["told"]
+        cells, names = told[:-1, :-1], (*self.over.categories, MISSING)
         if self.rows is None:
-            total = float(released["rows"][0])
+            total = float(told[-1, -1])
             rows = tuple(
                 (name, count(cell), 100 * cell / total if cell >= 0 and total else None)
                 for name, cell in zip(names, cells[0], strict=True)
@@ -118,35 +90,34 @@ class Counts(Analysis):
                 (ResultTable(f"Records by {self.over.name}", (self.over.name, "records", "%"), rows),),
                 (Figure("bars", f"Records by {self.over.name}", self.over.name, "records", bars),),
             )
-        return self._crossed(cells, released, names)
+        return self._crossed(told, names)
 
-    def _crossed(self, cells: Values, released: Mapping[str, Values], names: tuple[str, ...]) -> Result:
+    def _crossed(self, told: Values, names: tuple[str, ...]) -> Result:
         rows_of = self.rows
         if rows_of is None:
             raise ValueError("not a cross table")
+        lines = [*rows_of.categories, MISSING, "all"]
         shown = [
-            (name, *(count(cell) for cell in row), count(margin))
-            for name, row, margin in zip(
-                (*rows_of.categories, MISSING), cells, released["rows"], strict=True
-            )
-            if name != MISSING or margin != 0
+            (name, *(count(float(cell)) for cell in row))
+            for name, row in zip(lines, told, strict=True)
+            if name != MISSING or row[-1] != 0
         ]
-        total = ("all", *(count(margin) for margin in released["over"]), round(released["rows"].sum()))
-        keep = [0, *(i + 1 for i, name in enumerate(names) if name != MISSING or released["over"][i]), -1]
-        title = f"{rows_of.name} by {self.over.name}"
+        keep = [0, *(i + 1 for i, n in enumerate((*names, "all")) if n != MISSING or told[-1, i] != 0)]
         header = (rows_of.name, *names, "all")
+        title = f"{rows_of.name} by {self.over.name}"
         table = ResultTable(
-            title, tuple(header[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in (*shown, total))
+            title, tuple(header[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in shown)
         )
         values = {
             "rows": [rows_of.name, *rows_of.categories],
             "columns": [self.over.name, *self.over.categories],
-            "n": round(released["rows"].sum()),
-            "counts": {row[0]: dict(zip(names, row[1:-1], strict=True)) for row in shown},
+            "n": round(float(told[-1, -1])),
+            "counts": {row[0]: dict(zip(names, row[1:-1], strict=True)) for row in shown[:-1]},
         }
-        test = chi_square(cells[:-1, :-1])
+        test = chi_square(told[:-2, :-2])
         if test is None:
-            return Result(values | {"chi_square": None}, (table,), notes=("chi-square: not told of withheld cells",))
+            note = "chi-square: there is none where cells are withheld, or nothing varies"
+            return Result(values | {"chi_square": None}, (table,), notes=(note,))
         line = ("chi-square", *test.values())
         tested = ResultTable(f"Test of independence, {title}", ("test", *test), (line,))
         return Result(values | {"chi_square": test}, (table, tested))

@@ -29,12 +29,13 @@ from secfed.algorithms.statistics.analysis import (
     tensor,
 )
 from secfed.algorithms.statistics.counts import MISSING
+from secfed.algorithms.statistics.cross_table import table_parts, table_sums, told_table, with_margins
 from secfed.algorithms.statistics.disclosure import (
     WITHHELD,
     Reason,
     is_small,
+    protected,
     suppressed_list,
-    suppressed_table,
 )
 from secfed.algorithms.statistics.moments import mean_and_variance, moment_sums
 from secfed.algorithms.statistics.options import DescribeOptions
@@ -66,7 +67,7 @@ class Describe(Analysis):
                 parts.append(Part(f"moments/{column.name}", (3, self.own)))
                 parts.append(Part(f"cells/{column.name}", (self.own, self.bins)))
             else:
-                parts.append(Part(f"counts/{column.name}", (self.own, len(column.categories) + 1)))
+                parts += table_parts(column.name, (self.own, len(column.categories) + 1))
         return parts
 
     def shapes(self) -> Shapes:
@@ -89,7 +90,7 @@ class Describe(Analysis):
     def _sums(self, column: Column, values: Values, group: NDArray[np.int64]) -> Mapping[str, Values]:
         if column.kind == "category":
             shape = (self.own, len(column.categories) + 1)
-            return {f"counts/{column.name}": tally(group, positions(values, shape[1] - 1), shape)}
+            return table_sums(column.name, group, positions(values, shape[1] - 1), shape)
         where = cells(values, column, self.bins)
         known = where >= 0
         return {
@@ -104,13 +105,17 @@ class Describe(Analysis):
         if is_small(sum(sizes), self.min_cell):
             return hide(state, Reason.FEW_RECORDS)
         hidden = suppressed_list(sizes, [is_small(size, self.min_cell) for size in sizes], self.min_cell)
-        if all(hidden):
+        if len(sizes) > 1 and all(hidden):
             return hide(state, Reason.FEW_RECORDS)
         told = [WITHHELD if out else size for size, out in zip(sizes, hidden, strict=True)]
         state["n"] = tensor([*told, sum(sizes)])
         for column in self.described:
             if column.kind == "category":
-                rows = self._categories(totals[f"counts/{column.name}"].tolist(), hidden)
+                order = ("" if self.by is None else self.by.name, column.name)
+                found = told_table(column.name, totals, self.rules, order)
+                rows = self._nothing(len(column.categories) + 1)
+                if found is not None:
+                    rows = [row[:-1] for row in with_margins(found)]
             else:
                 moments = totals[f"moments/{column.name}"].tolist()
                 rows = self._numbers(column, moments, totals[f"cells/{column.name}"].tolist(), sizes, hidden)
@@ -118,34 +123,8 @@ class Describe(Analysis):
         finish(state)
         return None
 
-    def _table(self, cells: list[list[float]], hidden: Sequence[bool]) -> list[list[float]]:
-        """Counts by group with a row for all; all of a hidden group is withheld, and more where it must be."""
-        cells = [[float(round(cell)) for cell in row] for row in cells]
-        total = [sum(column) for column in zip(*cells, strict=True)]
-        small = [[is_small(cell, self.min_cell) for cell in row] for row in cells]
-        shown = [g for g, out in enumerate(hidden) if not out]
-        if not self.groups:
-            outs: list[list[bool]] | None = [suppressed_list(cells[0], small[0], self.min_cell)]
-            total = [WITHHELD if out else cell for cell, out in zip(total, (outs or [[]])[0], strict=True)]
-        else:
-            # Hidden groups are one row, which everybody can compute: the rest of all.
-            rest = [sum(cells[g][k] for g, out in enumerate(hidden) if out) for k in range(len(total))]
-            rows = [cells[g] for g in shown] + ([rest] if any(hidden) else [])
-            marks = [small[g] for g in shown]
-            marks += [[is_small(cell, self.min_cell) for cell in rest]] if any(hidden) else []
-            outs = suppressed_table(rows, marks, self.min_cell)
-            lacking = any(is_small(cell, self.min_cell) for cell in total)
-            if outs is None or lacking:
-                outs = [[True] * len(total) for _ in rows]
-                over = suppressed_list(total, [is_small(c, self.min_cell) for c in total], self.min_cell)
-                total = [WITHHELD if out else cell for cell, out in zip(total, over, strict=True)]
-        told = [[WITHHELD] * len(total) for _ in cells]
-        for row, g in enumerate(shown):
-            told[g] = [WITHHELD if out else c for c, out in zip(cells[g], outs[row], strict=True)]
-        return [*told, total]
-
-    def _categories(self, cells: list[list[float]], hidden: Sequence[bool]) -> list[list[float]]:
-        return self._table(cells, hidden)
+    def _nothing(self, width: int) -> list[list[float]]:
+        return [[WITHHELD] * width for _ in range(self.own + 1)]
 
     def _numbers(
         self,
@@ -156,14 +135,17 @@ class Describe(Analysis):
         hidden: Sequence[bool],
     ) -> list[list[float]]:
         known = [float(round(n)) for n in moments[0]]
-        counts = self._table([[n, size - n] for n, size in zip(known, sizes, strict=True)], hidden)
+        there = [[n, size - n] for n, size in zip(known, sizes, strict=True)]
+        small = [[is_small(cell, self.min_cell) for cell in row] for row in there]
+        found = protected(there, small, self.min_cell)
+        counts = self._nothing(3) if found is None else with_margins(found)
         # A mean of few records, or the mean of all and of all others: withheld with every count that hides it.
         few = any(is_small(n, self.min_cell) for n, out in zip(known, hidden, strict=True) if not out)
         rows = []
         for g in range(self.own + 1):
             whole = g == self.own
             n = sum(known) if whole else known[g]
-            told = list(counts[g])
+            told = counts[g][:2]
             covered = not whole and (hidden[g] or (few and told[0] == WITHHELD))
             if n < max(self.min_cell, 2) or covered:
                 rows.append([*told, *[_NONE] * (len(_NUMBERS) - 2)])

@@ -9,6 +9,7 @@ Source: Hundepool et al. 2012, Statistical Disclosure Control, chapter 4 (comple
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -93,3 +94,70 @@ def suppressed_table(
         _, k, m = best
         hidden[i][m] = hidden[k][j] = hidden[k][m] = True
     return hidden
+
+
+@dataclass(frozen=True)
+class Told:
+    """A table as it is told; :data:`WITHHELD` in the place of what is not."""
+
+    cells: list[list[float]]
+    rows: list[float]  # margins
+    columns: list[float]
+    total: float
+
+
+def protected(
+    cells: Sequence[Sequence[float]], small: Sequence[Sequence[bool]], min_cell: int
+) -> Told | None:
+    """A table with its margins, without small numbers and what they would follow from; None if nothing is left.
+
+    Rows and columns with few records are withheld, margins too, each with another one. Everybody can compute the
+    sum of the withheld ones, so they count as one row, and one column, of the table that is protected then.
+    """
+    counts = [[float(round(cell)) for cell in row] for row in cells]
+    by_row, by_column = [sum(row) for row in counts], [sum(column) for column in zip(*counts, strict=True)]
+    total = sum(by_row)
+    if is_small(total, min_cell):
+        return None
+
+    def marks(sums: Sequence[float], lines: Sequence[Sequence[bool]], of: Sequence[Sequence[float]]) -> list[bool]:
+        # A line whose cells with records are small, each of them, may be small as a whole.
+        alone = [
+            n > 0 and all(mark for mark, cell in zip(line, values, strict=True) if cell)
+            for n, line, values in zip(sums, lines, of, strict=True)
+        ]
+        return suppressed_list(sums, [is_small(n, min_cell) or one for n, one in zip(sums, alone, strict=True)], min_cell)
+
+    columns_of = [list(column) for column in zip(*counts, strict=True)]
+    out_rows = [False] if len(counts) == 1 else marks(by_row, small, counts)
+    out_columns = [False] if len(by_column) == 1 else marks(
+        by_column, [list(column) for column in zip(*small, strict=True)], columns_of
+    )
+    kept_rows = [i for i, out in enumerate(out_rows) if not out]
+    kept_columns = [j for j, out in enumerate(out_columns) if not out]
+    rows = [[i] for i in kept_rows] + ([[i for i, out in enumerate(out_rows) if out]] if any(out_rows) else [])
+    columns = [[j] for j in kept_columns]
+    columns += [[j for j, out in enumerate(out_columns) if out]] if any(out_columns) else []
+    joined = [[sum(counts[i][j] for i in r for j in c) for c in columns] for r in rows]
+    alone = [
+        [
+            small[r[0]][c[0]] if len(r) == len(c) == 1 else is_small(joined[a][b], min_cell)
+            for b, c in enumerate(columns)
+        ]
+        for a, r in enumerate(rows)
+    ]
+    hidden = [[False] * len(columns) for _ in rows]
+    if len(rows) > 1 and len(columns) > 1:
+        found = suppressed_table(joined, alone, min_cell)
+        hidden = [[True] * len(columns) for _ in rows] if found is None else found
+    told = [[WITHHELD] * len(by_column) for _ in counts]
+    for a, i in enumerate(kept_rows):
+        for b, j in enumerate(kept_columns):
+            if not hidden[a][b]:
+                told[i][j] = counts[i][j]
+    return Told(
+        told,
+        [WITHHELD if out else n for n, out in zip(by_row, out_rows, strict=True)],
+        [WITHHELD if out else n for n, out in zip(by_column, out_columns, strict=True)],
+        total,
+    )

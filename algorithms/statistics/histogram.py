@@ -19,11 +19,12 @@ from secfed.algorithms.statistics.analysis import (
     Values,
     cells,
     finish,
+    hide,
     positions,
-    tally,
     tensor,
 )
-from secfed.algorithms.statistics.disclosure import WITHHELD, is_small, suppressed_list
+from secfed.algorithms.statistics.cross_table import table_parts, table_sums, told_table, with_margins
+from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.options import HistogramOptions
 from secfed.algorithms.statistics.results import Figure, Result, ResultTable, count
 
@@ -38,48 +39,45 @@ class Histogram(Analysis):
         self.by: Column | None = None if options.by is None else self.column("by", options.by, "category")
         self.bins = options.bins
         self.groups = ("",) if self.by is None else self.by.categories
+        self.shape = (1 if self.by is None else len(self.groups) + 1, self.bins + 1)
 
     def parts(self, step: int) -> Sequence[Part]:
-        """Records of every cell, and those without the value."""
+        """Records of every cell; the last row and the last column are of missing values."""
         del step
-        return (Part("records", (len(self.groups), self.bins + 1)),)
+        return table_parts("table", self.shape)
 
     def shapes(self) -> Shapes:
-        """As it is told."""
-        return {"records": (len(self.groups), self.bins + 1)}
+        """As it is told, with margins."""
+        return {"told": (self.shape[0] + 1, self.shape[1] + 1)}
 
     def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values]:
-        """One tally; a record without a group is in none."""
+        """One tally."""
         del step, given
         where = cells(table.values[self.number.name], self.number, self.bins)
-        where = np.where(where < 0, self.bins, where)
         group = np.zeros(table.records, np.int64)
         if self.by is not None:
             group = positions(table.values[self.by.name], len(self.groups))
-        return {"records": tally(group, where, (len(self.groups) + 1, self.bins + 1))[:-1]}
+        return table_sums("table", group, np.where(where < 0, self.bins, where), self.shape)
 
     def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:
-        """Withhold small cells."""
+        """Withhold small cells, and what they would follow from."""
         del step, same
-        told = []
-        for row in totals["records"].tolist():
-            small = [is_small(cell, self.min_cell) for cell in row]
-            hidden = suppressed_list(row, small, self.min_cell)
-            told.append(
-                [WITHHELD if out else float(round(cell)) for cell, out in zip(row, hidden, strict=True)]
-            )
-        state["records"] = tensor(told)
-        finish(state)
+        order = ("" if self.by is None else self.by.name, self.number.name)
+        told = told_table("table", totals, self.rules, order)
+        if told is None:
+            return hide(state, Reason.FEW_RECORDS)
+        state["told"] = tensor(with_margins(told))
+        return finish(state)
 
     def released(self, state: State) -> State:
-        """Cells."""
-        return {"records": state["records"]}
+        """Cells and margins."""
+        return {"told": state["told"]}
 
     def result(self, released: Mapping[str, Values]) -> Result:
         """A table with a row for each cell, and bars."""
         width = (self.number.high - self.number.low) / self.bins
         edges = [self.number.low + width * i for i in range(self.bins + 1)]
-        told = released["records"]
+        told = released["told"][: len(self.groups), :-1]
         rows = [
             (low, high, *(count(row[i]) for row in told))
             for i, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True))
