@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from secfed.algorithms.data.tabular.columns import Table, TableData
-from secfed.algorithms.framework.base import Algorithm, SiteId, SiteProgram, planned_for, check_round
+from secfed.algorithms.framework.base import Algorithm, SiteId, SiteProgram, check_round, planned_for
 from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
@@ -28,6 +28,7 @@ from secfed.algorithms.statistics.plan import Step, planned
 from secfed.algorithms.statistics.server import StatisticsServer
 from secfed.errors import ConfigError, DataError
 from secfed.wire.layout import Exchange, State, Summands
+
 
 @register("statistics", options=StatisticsOptions)
 class Statistics(Algorithm):

@@ -69,7 +69,9 @@ class Analysis(ABC):
     kind: ClassVar[str]
     steps: int = 1
     first: int = 1
-    reads: tuple[str, ...] = ()  # of the state of an earlier analysis, as NAME/...: given to sites, and to absorb
+    reads: tuple[
+        str, ...
+    ] = ()  # of the state of an earlier analysis, as NAME/...: given to sites, and to absorb
 
     def __init__(self, name: str, options: Any, rules: Rules) -> None:
         self.name, self.rules = name, rules
@@ -88,7 +90,9 @@ class Analysis(ABC):
         """Names and shapes of the state, beside :data:`DONE`, :data:`STATUS` and :data:`STEP`."""
 
     @abstractmethod
-    def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values | float]:
+    def contribute(
+        self, step: int, table: Table, given: Mapping[str, Values]
+    ) -> Mapping[str, Values | float]:
         """One site's part of every sum of a step."""
 
     @abstractmethod

@@ -66,7 +66,7 @@ def cholesky(matrix: Matrix) -> Matrix:
 
 
 def solve(lower: Matrix, right: Sequence[float]) -> Vector:
-    """x with L L' x = right."""
+    """X with L L' x = right."""
     size, found = len(lower), list(right)
     for i in range(size):
         for k in range(i):

@@ -46,7 +46,9 @@ class Correlation(Analysis):
         p = len(self.numbers)
         return {"means": (p,), "covariance": (p, p), "records": ()}
 
-    def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values | float]:
+    def contribute(
+        self, step: int, table: Table, given: Mapping[str, Values]
+    ) -> Mapping[str, Values | float]:
         """Sums over complete records."""
         del step, given
         rows = table.complete(tuple(one.name for one in self.numbers))
@@ -68,15 +70,14 @@ class Correlation(Analysis):
         products = symmetric(totals["products"].tolist(), p)
         scales = [scale_of(one) for one in self.numbers]
         covariance = [
-            [
-                scales[i] * scales[j] * (products[i][j] - sums[i] * sums[j] / n) / (n - 1.0)
-                for j in range(p)
-            ]
+            [scales[i] * scales[j] * (products[i][j] - sums[i] * sums[j] / n) / (n - 1.0) for j in range(p)]
             for i in range(p)
         ]
         if any(covariance[i][i] <= _CONSTANT * scales[i] * scales[i] for i in range(p)):
             return hide(state, Reason.NO_VARIATION)
-        means = [centre_of(one) + scale * s / n for one, scale, s in zip(self.numbers, scales, sums, strict=True)]
+        means = [
+            centre_of(one) + scale * s / n for one, scale, s in zip(self.numbers, scales, sums, strict=True)
+        ]
         state["means"], state["covariance"], state["records"] = tensor(means), tensor(covariance), tensor(n)
         finish(state)
         return None

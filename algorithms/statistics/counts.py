@@ -39,7 +39,10 @@ class Counts(Analysis):
         self.listed = [self.column("columns", name, "category") for name in options.columns]
         self.rows: Column | None = self.listed[0] if len(self.listed) == 2 else None
         self.over = self.listed[-1]
-        self.shape = (1 if self.rows is None else len(self.rows.categories) + 1, len(self.over.categories) + 1)
+        self.shape = (
+            1 if self.rows is None else len(self.rows.categories) + 1,
+            len(self.over.categories) + 1,
+        )
 
     def parts(self, step: int) -> Sequence[Part]:
         """Records, and hospitals, of every cell."""

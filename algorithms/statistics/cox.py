@@ -80,7 +80,9 @@ class Cox(NewtonAnalysis):
         """The coefficients, and their sum at the mean record."""
         return ("beta", "offset") if step else ()
 
-    def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values | float]:
+    def contribute(
+        self, step: int, table: Table, given: Mapping[str, Values]
+    ) -> Mapping[str, Values | float]:
         """Sums over complete records."""
         x = self.design.matrix(table, self.times.needs)[:, self.kept] / np.array(self.scales)
         where, events = self.times.of(table, self.design.complete(table, self.times.needs))
@@ -106,7 +108,11 @@ class Cox(NewtonAnalysis):
         records, p = float(round(float(totals["records"]))), self.size
         events = [float(round(d)) for d in totals["events"].tolist()]
         died = sum(events)
-        if records < self.min_cell or is_small(died, self.min_cell) or is_small(records - died, self.min_cell):
+        if (
+            records < self.min_cell
+            or is_small(died, self.min_cell)
+            or is_small(records - died, self.min_cell)
+        ):
             return hide(state, Reason.FEW_RECORDS)
         if not died:
             return hide(state, Reason.NO_VARIATION)

@@ -30,7 +30,9 @@ def table_sums(
     return {f"records/{name}": found, f"hospitals/{name}": np.minimum(found, 1.0)}
 
 
-def told_table(name: str, totals: Mapping[str, torch.Tensor], rules: Rules, order: tuple[str, str]) -> Told | None:
+def told_table(
+    name: str, totals: Mapping[str, torch.Tensor], rules: Rules, order: tuple[str, str]
+) -> Told | None:
     """The table without small numbers, of a study in which rows and columns are called ``order``."""
     turned = order[0] > order[1]
     records, hospitals = totals[f"records/{name}"], totals[f"hospitals/{name}"]

@@ -73,7 +73,9 @@ class Describe(Analysis):
     def shapes(self) -> Shapes:
         """As it is told: one row for each group, and one for all records."""
         rows = self.own + 1
-        wide = {c.name: len(_NUMBERS) if c.kind == "number" else len(c.categories) + 1 for c in self.described}
+        wide = {
+            c.name: len(_NUMBERS) if c.kind == "number" else len(c.categories) + 1 for c in self.described
+        }
         return {"n": (rows,), **{f"told/{name}": (rows, width) for name, width in wide.items()}}
 
     def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values]:

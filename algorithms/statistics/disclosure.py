@@ -120,22 +120,30 @@ def protected(
     if is_small(total, min_cell):
         return None
 
-    def marks(sums: Sequence[float], lines: Sequence[Sequence[bool]], of: Sequence[Sequence[float]]) -> list[bool]:
+    def marks(
+        sums: Sequence[float], lines: Sequence[Sequence[bool]], of: Sequence[Sequence[float]]
+    ) -> list[bool]:
         # A line whose cells with records are small, each of them, may be small as a whole.
         alone = [
             n > 0 and all(mark for mark, cell in zip(line, values, strict=True) if cell)
             for n, line, values in zip(sums, lines, of, strict=True)
         ]
-        return suppressed_list(sums, [is_small(n, min_cell) or one for n, one in zip(sums, alone, strict=True)], min_cell)
+        return suppressed_list(
+            sums, [is_small(n, min_cell) or one for n, one in zip(sums, alone, strict=True)], min_cell
+        )
 
     columns_of = [list(column) for column in zip(*counts, strict=True)]
     out_rows = [False] if len(counts) == 1 else marks(by_row, small, counts)
-    out_columns = [False] if len(by_column) == 1 else marks(
-        by_column, [list(column) for column in zip(*small, strict=True)], columns_of
+    out_columns = (
+        [False]
+        if len(by_column) == 1
+        else marks(by_column, [list(column) for column in zip(*small, strict=True)], columns_of)
     )
     kept_rows = [i for i, out in enumerate(out_rows) if not out]
     kept_columns = [j for j, out in enumerate(out_columns) if not out]
-    rows = [[i] for i in kept_rows] + ([[i for i, out in enumerate(out_rows) if out]] if any(out_rows) else [])
+    rows = [[i] for i in kept_rows] + (
+        [[i for i, out in enumerate(out_rows) if out]] if any(out_rows) else []
+    )
     columns = [[j] for j in kept_columns]
     columns += [[j for j, out in enumerate(out_columns) if out]] if any(out_columns) else []
     joined = [[sum(counts[i][j] for i in r for j in c) for c in columns] for r in rows]

@@ -44,7 +44,8 @@ def estimates(
         columns.append(np.exp(coefficients))
         points, axis = [(math.exp(c), math.exp(a), math.exp(b)) for c, a, b in points], exponentiated
     rows = tuple(
-        tuple(one if isinstance(one, str) else float(one) for one in row) for row in zip(*columns, strict=True)
+        tuple(one if isinstance(one, str) else float(one) for one in row)
+        for row in zip(*columns, strict=True)
     )
     shown = {n: [point] for n, point in zip(names, points, strict=True) if n != "Intercept"}
     values = {

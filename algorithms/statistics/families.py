@@ -147,7 +147,7 @@ class Poisson(Family):
         return most * (log + 3), most, 2 * (self.largest * (log - _SMALLEST_LOG) + most)
 
     def extra(self, y: Values) -> Values:
-        """y log y."""
+        """Y log y."""
         return y * np.log(np.maximum(y, 1e-300))
 
     def extra_bound(self) -> float:

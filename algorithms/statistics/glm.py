@@ -91,7 +91,9 @@ class Glm(NewtonAnalysis):
         """How many records, their deviance, sums of outcomes, and the step."""
         return {"numbers": (4,)}
 
-    def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values | float]:
+    def contribute(
+        self, step: int, table: Table, given: Mapping[str, Values]
+    ) -> Mapping[str, Values | float]:
         """Sums over complete records."""
         x = self.design.matrix(table) / np.array(self.scales)
         y = self.design.outcome(table) / self.family.scale
@@ -133,9 +135,7 @@ class Glm(NewtonAnalysis):
             scale = self.family.scale
             state["coefficients"] = state["coefficients"] * scale
             state["covariance"] = state["covariance"] * (scale * scale)
-            state["numbers"] = tensor(
-                [records, deviance * scale * scale, outcomes, float(totals["extra"])]
-            )
+            state["numbers"] = tensor([records, deviance * scale * scale, outcomes, float(totals["extra"])])
         return None
 
     def _refused(self, records: float, outcomes: float) -> Reason | None:

@@ -79,7 +79,9 @@ class KaplanMeier(Analysis):
             return hide(state, Reason.FEW_RECORDS)
         if not sum(size[1] for size in sizes):
             return hide(state, Reason.NO_VARIATION)
-        risks = [at_risk([a + b for a, b in zip(d, c, strict=True)]) for d, c in zip(events, censored, strict=True)]
+        risks = [
+            at_risk([a + b for a, b in zip(d, c, strict=True)]) for d, c in zip(events, censored, strict=True)
+        ]
         state["curves"] = tensor([self._curve(d, n) for d, n in zip(events, risks, strict=True)])
         state["test"] = tensor(_log_rank(events, risks))
         state["sizes"] = tensor(sizes)
@@ -94,7 +96,7 @@ class KaplanMeier(Analysis):
                 survival *= 1.0 - d / n
                 spread += d / (n * (n - d)) if n > d else math.inf
                 new += d
-            told = j == 0 and not d or (new >= self.min_cell and n >= self.min_cell)
+            told = (j == 0 and not d) or (new >= self.min_cell and n >= self.min_cell)
             if told:
                 new = 0.0
                 rows.append([self.min_cell * (n // self.min_cell), survival, spread])

@@ -119,7 +119,9 @@ class NewtonAnalysis(Analysis):
                 if max(map(abs, delta)) > _RUNNING_OFF:
                     self._diverged(state, delta)
                     return False
-                self._found(state, [b + d for b, d in zip(beta, delta, strict=True)], inverse(lower), dispersion)
+                self._found(
+                    state, [b + d for b, d in zip(beta, delta, strict=True)], inverse(lower), dispersion
+                )
                 return True
             state["objective"] = tensor(objective)
         state["halvings"] = tensor(0.0)

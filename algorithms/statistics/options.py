@@ -55,7 +55,9 @@ class GlmOptions(AnalysisOptions):
     )
     max_steps: int = Field(default=15, ge=2, le=100, description="the most sums that estimate it, 2 to 100")
     ridge: float = Field(
-        default=0.0, ge=0, description="half of this, times every squared coefficient but the intercept's, is added"
+        default=0.0,
+        ge=0,
+        description="half of this, times every squared coefficient but the intercept's, is added",
     )
 
 
@@ -76,14 +78,18 @@ class RocOptions(AnalysisOptions):
     """Options of ``roc``."""
 
     of: str = Field(description="the name of a binomial glm of this study")
-    bins: int = Field(default=500, ge=10, le=10_000, description="cells from 0 to 1 that scores are counted in")
+    bins: int = Field(
+        default=500, ge=10, le=10_000, description="cells from 0 to 1 that scores are counted in"
+    )
 
 
 class SurvivalOptions(AnalysisOptions):
     """What analyses of survival have in common."""
 
     time: str = Field(description="a column of numbers: how long a record was observed")
-    event: str = Field(description="a column of two categories, or of 0 and 1: whether it ended with the event")
+    event: str = Field(
+        description="a column of two categories, or of 0 and 1: whether it ended with the event"
+    )
     interval: float = Field(
         gt=0, description="the width of the time grid: times are rounded up to a multiple of it"
     )

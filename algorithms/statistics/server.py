@@ -51,7 +51,9 @@ class StatisticsServer(ServerProgram):
             own |= {name: self._state[name] for name in analysis.reads}
             found = part_of(totals, f"{analysis.name}/")
             analysis.absorb(step.number - analysis.first, found, own, same=torch.equal(before, row))
-            self._state |= {f"{analysis.name}/{name}": value for name, value in own.items() if name not in analysis.reads}
+            self._state |= {
+                f"{analysis.name}/{name}": value for name, value in own.items() if name not in analysis.reads
+            }
 
     def _step(self, round_number: int, exchange: Exchange) -> Step:
         return planned_for(exchange, round_number, self._plan if round_number == 1 else ())

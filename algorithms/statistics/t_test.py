@@ -49,9 +49,7 @@ class TTest(Analysis):
         n, sums, squares = totals["moments"].tolist()
         if min(map(round, n)) < max(self.min_cell, 2):
             return hide(state, Reason.FEW_RECORDS)
-        found = [
-            mean_and_variance(float(round(n[g])), sums[g], squares[g], self.number) for g in range(2)
-        ]
+        found = [mean_and_variance(float(round(n[g])), sums[g], squares[g], self.number) for g in range(2)]
         if not found[0][1] + found[1][1] > 0.0:
             return hide(state, Reason.NO_VARIATION)
         state["groups"] = tensor(

@@ -111,7 +111,9 @@ def _read(study: Study, model: Path) -> tuple[tuple[Reported, ...], int]:
         found = decode_state(model.read_bytes())
         reported = report_of(algorithm.analyses, found, algorithm.setting.sites)
     except OSError as error:
-        raise ConfigError(f"--model {model}: {error.strerror}", remedy="name a finished study's model") from None
+        raise ConfigError(
+            f"--model {model}: {error.strerror}", remedy="name a finished study's model"
+        ) from None
     except KeyError:
         raise DataError(
             f"--model {model}: is not of this study", remedy="name the study file that it was run with"

@@ -50,7 +50,9 @@ def _forest(figure: Figure) -> tuple[int, list[str]]:
     """A line for each estimate with its interval; ratios on a logarithmic axis."""
     logarithmic = "ratio" in figure.x
     points = {name: one[0] for name, one in figure.series.items()}
-    values = [v for point in points.values() for v in point if math.isfinite(v) and (v > 0 or not logarithmic)]
+    values = [
+        v for point in points.values() for v in point if math.isfinite(v) and (v > 0 or not logarithmic)
+    ]
     neutral = 1.0 if logarithmic else 0.0
     values.append(neutral)
 

@@ -58,7 +58,9 @@ def frame() -> Any:
     for column in COLUMNS:
         if column.categories and column.name != "dead":
             names = [column.categories[int(code)] for code in RECORDS[column.name]]
-            found[column.name] = pandas.Categorical(names, categories=[c for c in column.categories if c in names])
+            found[column.name] = pandas.Categorical(
+                names, categories=[c for c in column.categories if c in names]
+            )
     return found.dropna()
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from secfed.deploy.policy.policy import Policy
 from secfed.errors import ConfigError, WrongState
-from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -133,7 +132,10 @@ def test_the_example_of_four_hospitals(repository: Path, shared_data: Path, monk
         ({"study__rounds": 2}, "one round of sums"),
         ({"data": {"name": "breast-cancer"}}, "a table with declared columns"),
         ({"model": {"name": "mlp"}}, "trains no network"),
-        ({"privacy": {"unit": "site", "epsilon": 1.0, "delta": 1e-5, "clip_norm": 1.0}}, "mechanism for noise"),
+        (
+            {"privacy": {"unit": "site", "epsilon": 1.0, "delta": 1e-5, "clip_norm": 1.0}},
+            "mechanism for noise",
+        ),
     ],
 )
 def test_studies_that_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -74,7 +74,9 @@ def test_a_histogram() -> None:
     own = RECORDS["age"][RECORDS["sex"] == 1]
     counts = np.histogram(own[~np.isnan(own)], bins=8, range=(18, 98))[0].tolist()
     told = values["counts"]["m"]
-    assert [n for n in told if n is not None] == [n for n, out in zip(counts, told, strict=True) if out is not None]
+    assert [n for n in told if n is not None] == [
+        n for n, out in zip(counts, told, strict=True) if out is not None
+    ]
     assert all(out is None for n, out in zip(counts, told, strict=True) if 0 < n < 5)
     assert told.count(None) <= sum(0 < n < 5 for n in counts) + 1
     assert values["missing"]["m"] == int(np.isnan(own).sum())
@@ -113,7 +115,7 @@ def test_survival_by_group() -> None:
         wanted = fitted.survival_function_at_times(curve["time"]).to_numpy()
         assert curve["survival"] == pytest.approx(wanted, abs=1e-8)
         limits = fitted.confidence_interval_.loc[curve["time"]].to_numpy()[1:]
-        assert np.array([curve["low"][1:], curve["high"][1:]]).T == pytest.approx(limits, abs=1e-8)
+        assert pytest.approx(limits, abs=1e-8) == np.array([curve["low"][1:], curve["high"][1:]]).T
         steps = -np.diff([0, *[round(d) for d in _events_before(own, curve["time"])]])
         assert (steps[1:] <= -5).all()
         assert all(n % 5 == 0 for n in curve["at_risk"])
@@ -153,7 +155,10 @@ def test_a_curve_of_a_withheld_regression_is_withheld() -> None:
     model, found = run(study(COLUMNS, own, {"glm": glm, "auc": {"kind": "roc", "of": "glm"}}))
     assert found["auc"].withheld is not None
     assert found["auc"].withheld.startswith("other_withheld")
-    assert set(model) == {"answered", *(f"{name}/{key}" for name in ("glm", "auc") for key in ("status", "step"))}
+    assert set(model) == {
+        "answered",
+        *(f"{name}/{key}" for name in ("glm", "auc") for key in ("status", "step")),
+    }
 
 
 # --- small numbers ---
@@ -180,7 +185,10 @@ def test_a_small_cell_and_what_it_follows_from_are_withheld() -> None:
     assert found.result.values["chi_square"] is None  # of a table of two, it would give the cell away
     at_limit = of_kind(COLUMNS, few(5), kind="counts", columns=["stage", "sex"]).result.values["counts"]
     assert at_limit["iii"]["m"] == 5
-    assert of_kind(COLUMNS, few(0), kind="counts", columns=["stage", "sex"]).result.values["counts"]["iii"]["m"] == 0
+    assert (
+        of_kind(COLUMNS, few(0), kind="counts", columns=["stage", "sex"]).result.values["counts"]["iii"]["m"]
+        == 0
+    )
 
 
 def test_a_cell_that_one_hospital_alone_has_is_withheld() -> None:
