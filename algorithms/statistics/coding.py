@@ -41,7 +41,7 @@ def _merge(parts: list[Coded]) -> bool:
         for later, long in enumerate(parts[at + 1 :], start=at + 1):
             if len(long) == len(short) + 1 and short < long:
                 ((factor, _),) = long - short
-                del parts[later], parts[at]
-                parts.insert(0, short | {(factor, True)})
+                parts[later] = short | {(factor, True)}
+                del parts[at]
                 return True
     return False

@@ -1,8 +1,8 @@
 """Numeric expressions over declared columns, with bounds by interval arithmetic.
 
-The text comes from a study, that is, from elsewhere: it is parsed, never executed, and what is not in the short
-list here is refused. Bounds follow from those of the columns, so they are public; they can be wider than
-what is reached where a column occurs twice.
+The text comes from a study, that is, from elsewhere: it is parsed, never executed, and what is not in the
+short list here is refused. Bounds follow from those of the columns, so they are public; they can be wider
+than what is reached where a column occurs twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from secfed.algorithms.data.tabular.columns import Column, Table, Values, find_c
 from secfed.errors import ConfigError
 
 Interval = tuple[float, float]
-_LARGEST: Final = 1e15  # of any number on the way: everything below adds without a loss that matters
+LARGEST: Final = 1e15  # of any number on the way: everything below adds without a loss that matters
 _POWERS: Final = (2, 3, 4)
 _FUNCTIONS: Final[Mapping[str, Callable[[Values], Values]]] = {
     "log": np.log,
@@ -77,7 +77,7 @@ def _interval(node: ast.expr, columns: tuple[Column, ...], text: str) -> Interva
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             found = (float(number), float(number))
         case ast.Name(id=name):
-            column = find_column(columns, name)
+            column = find_column(columns, name, "formula")
             if column.categories:
                 raise refused(text, f"computes with the categories of {name!r}", f"write {name} or C({name})")
             found = (column.low, column.high)
@@ -88,20 +88,15 @@ def _interval(node: ast.expr, columns: tuple[Column, ...], text: str) -> Interva
             found = _power(_interval(left, columns, text), power)
         case ast.BinOp(left=left, op=op, right=right):
             found = _combined(op, _interval(left, columns, text), _interval(right, columns, text), text)
-        case ast.Call(args=[inner], keywords=[]) if (name := _function(node)) is not None:
+        case ast.Call(args=[inner], keywords=[]) if (function := _function(node)) is not None:
             found = _interval(inner, columns, text)
-            if name != "I":
-                if found[0] < _FROM[name]:
-                    remedy = "raise low of the column in [data.columns], or take another term"
-                    raise refused(text, f"has no value for all that its columns may hold ({name})", remedy)
-                with np.errstate(over="ignore"):
-                    low, high = _FUNCTIONS[name](np.array(found))
-                found = (float(low), float(high))
+            if function != "I":
+                found = _of_function(function, found, text)
         case _:
             raise refused(text, "contains what no formula here may", _KNOWN)
-    if not max(map(abs, found)) <= _LARGEST:
+    if not max(map(abs, found)) <= LARGEST:
         raise refused(
-            text, f"can be larger than {_LARGEST:g}", "divide by a constant, or narrow the column's bounds"
+            text, f"can be larger than {LARGEST:g}", "divide by a constant, or narrow the column's bounds"
         )
     return found
 
@@ -121,6 +116,15 @@ def _combined(op: ast.operator, left: Interval, right: Interval, text: str) -> I
         case _:
             raise refused(text, "contains what no formula here may", _KNOWN)
     return min(corners), max(corners)
+
+
+def _of_function(name: str, inner: Interval, text: str) -> Interval:
+    if inner[0] < _FROM[name]:
+        remedy = "raise low of the column in [data.columns], or take another term"
+        raise refused(text, f"has no value for all that its columns may hold ({name})", remedy)
+    with np.errstate(over="ignore"):
+        low, high = _FUNCTIONS[name](np.array(inner))
+    return float(low), float(high)
 
 
 def _power(base: Interval, power: int) -> Interval:
@@ -163,7 +167,7 @@ def _values(node: ast.expr, table: Table) -> Values:
                     return a * b
             return a / b
         case ast.Call(args=[inner]):
-            name = _function(node)
+            function = _FUNCTIONS.get(_function(node) or "")
             values = _values(inner, table)
-            return values if name in (None, "I") else _FUNCTIONS[str(name)](values)
+            return values if function is None else function(values)  # I( ) only groups
     raise TypeError(f"not an expression: {type(node).__name__}")

@@ -1,7 +1,8 @@
 """Model formulas (``outcome ~ age + sex + C(stage)``) as design matrices with declared bounds.
 
-formulaic says what belongs to what. The matrix is made here, since formulas come from elsewhere: nothing in one is
-executed, categories are those that are declared and not those of one site, and every column has a bound.
+formulaic says what belongs to what. The matrix is made here, since formulas come from elsewhere: nothing in
+one is executed, categories are those that are declared and not those of one site, and every column has a
+bound.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.tabular.columns import Column, Table, Values, find_column
 from secfed.algorithms.statistics.coding import Spanned
-from secfed.algorithms.statistics.expressions import Expression, refused
+from secfed.algorithms.statistics.expressions import LARGEST, Expression, refused
 from secfed.errors import ConfigError
 
 _MOST_CHARACTERS: Final = 1000
@@ -49,7 +50,9 @@ class Factor:
 
     def values(self, table: Table) -> Values:
         """For every record, the number or the position of the category; NaN where it is missing."""
-        return self.expression.values(table) if self.expression else table.values[self.columns[0].name]
+        if self.expression is not None:
+            return self.expression.values(table)
+        return np.clip(table.values[self.columns[0].name], *self.interval)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class DesignColumn:
     @property
     def bound(self) -> float:
         """No value is larger in magnitude."""
-        return prod(max(map(abs, factor.interval)) for factor, level in self.parts if level is None)
+        return float(prod(max(map(abs, factor.interval)) for factor, level in self.parts if level is None))
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def design(formula: str, columns: tuple[Column, ...]) -> Design:
     that is missing.
     """
     left, right = _sides(_tree(formula))
-    explained = None if left is None else _left_side(left, columns)
+    explained = None if left is None else _left_side(_terms(left), columns)
     terms = sorted(_terms(right), key=len)
     spanned, made = Spanned(), []
     for at, term in enumerate(terms):
@@ -154,6 +157,10 @@ def design(formula: str, columns: tuple[Column, ...]) -> Design:
             made += _coded_columns(at, used, full)
             if len(made) > _MOST_COLUMNS:
                 raise refused(formula, f"has more than {_MOST_COLUMNS} columns", "take fewer interactions")
+    for column in made:
+        if not 1 / LARGEST <= column.bound <= LARGEST:
+            remedy = f"multiply or divide it by a constant: {1 / LARGEST:g} to {LARGEST:g} is possible"
+            raise refused(column.name, "has values that are all too small, or may be too large", remedy)
     if not made:
         raise refused(formula, "has no terms", "name a column, or leave out - 1 for the intercept")
     return Design(formula, explained, tuple(":".join(term) or "1" for term in terms), tuple(made))
@@ -189,7 +196,7 @@ def _factor(text: str, columns: tuple[Column, ...]) -> Factor:
     category = _CATEGORY.fullmatch(text)
     name = category[1] if category else text
     if category or name.isidentifier():
-        column = find_column(columns, name)
+        column = find_column(columns, name, "formula")
         if column.categories:
             return Factor(text, (column,), None)
         if category:
@@ -199,10 +206,10 @@ def _factor(text: str, columns: tuple[Column, ...]) -> Factor:
     return Factor(text, expression.columns, expression)
 
 
-def _left_side(node: Any, columns: tuple[Column, ...]) -> Factor:
-    terms = _terms(node)
+def _left_side(terms: list[Term], columns: tuple[Column, ...]) -> Factor:
     if len(terms) != 1 or len(terms[0]) != 1:
-        raise refused(str(node), "is no left side", 'name one column there, as in "outcome ~ age + sex"')
+        written = " + ".join(":".join(term) or "1" for term in terms)
+        raise refused(written, "is no left side", 'name one column there, as in "outcome ~ age + sex"')
     factor = _factor(terms[0][0], columns)
     if len(factor.categories) > 2:
         remedy = "name a column of numbers or of two categories"
@@ -211,7 +218,9 @@ def _left_side(node: Any, columns: tuple[Column, ...]) -> Factor:
 
 
 def _tree(formula: str) -> Any:
-    """What belongs to what in a formula, by formulaic; it is not asked for terms, whose number it does not limit."""
+    """What belongs to what, by formulaic; it is not asked for terms, whose number it does not limit."""
+    if not formula.strip(" ~"):
+        raise refused(formula, "is empty", 'write for example "outcome ~ age + sex + C(stage)"')
     if len(formula) > _MOST_CHARACTERS or not _CHARACTERS.fullmatch(formula):
         remedy = f"use letters, digits and + - * / : ~ ( ) . _, {_MOST_CHARACTERS} characters at most"
         raise refused(formula, "contains other signs, or is too long", remedy)
@@ -247,23 +256,22 @@ def _terms(node: Any) -> list[Term]:
                 raise refused(text, "is no term", "write 1, - 1, or the name of a column")
             return [()]
         return [(text,)]
+    sign = operator.symbol
+    if sign not in ("+", "-", ":", "*"):
+        raise refused(sign, "stands between terms", "use + - : * there, and write arithmetic as I(age / 10)")
     parts = [_terms(argument) for argument in node.args]
-    match operator.symbol, parts:
-        case "+", [inner]:
-            return inner
-        case "-", [_]:
-            return []
-        case "+", [left, right]:
-            return _once([*left, *right])
-        case "-", [left, right]:
-            taken = {frozenset(term) for term in right}
-            return [term for term in left if frozenset(term) not in taken]
-        case (":" | "*") as sign, [left, right]:
-            if len(left) * len(right) > _MOST_COLUMNS:
-                raise refused(str(node), "has too many interactions", "write fewer terms")
-            both = [tuple(dict.fromkeys((*one, *other))) for one, other in product(left, right)]
-            return _once([*left, *right, *both] if sign == "*" else both)
-    raise refused(str(node), f"uses {operator.symbol!r}", "use + - : * and parentheses between terms")
+    if len(parts) == 1:  # a sign before the first term
+        return parts[0] if sign == "+" else []
+    left, right = parts
+    if sign == "+":
+        return _once([*left, *right])
+    if sign == "-":
+        taken = {frozenset(term) for term in right}
+        return [term for term in left if frozenset(term) not in taken]
+    if len(left) * len(right) > _MOST_COLUMNS:
+        raise refused(sign, "stands between too many terms", "take fewer interactions")
+    both = [tuple(dict.fromkeys((*one, *other))) for one, other in product(left, right)]
+    return _once(both if sign == ":" else [*left, *right, *both])
 
 
 def _once(terms: Iterable[Term]) -> list[Term]:

@@ -94,7 +94,7 @@ class ColumnsOptions(base.DataOptions):
         description="the view or table of a database, letters, digits and underscores; files have none",
     )
     columns: dict[str, ColumnOptions] = Field(
-        min_length=1, description="a table [data.columns.NAME] for each column"
+        min_length=1, description="a table [data.columns.NAME] for each column: low and high, or categories"
     )
     partition: Literal["by-column", "by-file", "iid", "dirichlet"] = Field(
         default="by-column", description='"by-column", "by-file", "iid" or "dirichlet"'
@@ -142,7 +142,10 @@ class ColumnsOptions(base.DataOptions):
             )
         self._check_key("site_column", "by-column")
         self._check_key("skew_column", "dirichlet")
-        if self.skew_column is not None and not find_column(declared, self.skew_column).categories:
+        if (
+            self.skew_column is not None
+            and not find_column(declared, self.skew_column, "data.skew_column").categories
+        ):
             message = f"data.skew_column: {self.skew_column!r} has no categories"
             raise ConfigError(message, remedy="name a column with categories")
         if self.partition == "by-file" and "{site}" not in self.path and not self.path.startswith("/"):

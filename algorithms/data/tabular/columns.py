@@ -42,7 +42,7 @@ class Column:
                 f"data.columns: {self.name!r} cannot be the name of a column",
                 remedy="use letters, digits and underscores, and name the file's column in source",
             )
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+        if not -math.inf < self.low < self.high < math.inf:
             raise ConfigError(
                 f"data.columns.{self.name}: low and high are not bounds", remedy="set low below high"
             )
@@ -119,8 +119,8 @@ class TableData(FederatedData, Protocol):
         """One site's records; a DataError names the file, row and column of what does not fit."""
 
 
-def find_column(columns: tuple[Column, ...], name: str) -> Column:
-    """The column of that name.
+def find_column(columns: tuple[Column, ...], name: str, where: str = "data.columns") -> Column:
+    """The column of that name; ``where`` says who asks for it.
 
     ConfigError: there is none; the remedy names one that is spelt alike.
     """
@@ -128,5 +128,6 @@ def find_column(columns: tuple[Column, ...], name: str) -> Column:
         if column.name == name:
             return column
     raise ConfigError(
-        f"there is no column {name!r}", remedy=suggestion(name, [column.name for column in columns])
+        f"{where}: there is no column {name!r}",
+        remedy=suggestion(name, [column.name for column in columns]),
     )
