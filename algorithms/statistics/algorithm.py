@@ -1,10 +1,11 @@
 """``statistics``: all analyses of a study in one round; step k of each is in the k-th secure sum.
 
-Nothing is trained. The server's model is what is released of every analysis (``NAME/...``), so results travel,
-are recorded and verify as any model does; :func:`secfed.algorithms.statistics.report.report_of` reads them.
+Nothing is trained. The server's model is what is released of every analysis (``NAME/...``), so results
+travel, are recorded and verify as any model does; see :mod:`secfed.algorithms.statistics.report`.
 
 How many sums there are, and their sizes, stand in the study: an analysis that is finished earlier is given as
-done, and sites add zeros to its parts from then on, so that dropouts afterwards cannot be told from a difference.
+done, and sites add zeros to its parts from then on, so that dropouts afterwards cannot be told from a
+difference.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Statistics(Algorithm):
         if study.privacy is not None:
             raise ConfigError(
                 "privacy: no analysis of statistics has a mechanism for noise yet",
-                remedy="remove [privacy]; sums, small cells and parameters per record are protected without it",
+                remedy="remove [privacy]; sums and small cells are protected without it",
             )
         self.setting, self.options, self.data = setting, options, data
         self.analyses = analyses_of(options, data)
@@ -110,10 +111,11 @@ class StatisticsSite(SiteProgram):
             start = f"{analysis.name}/"
             part = {name.removeprefix(start): v for name, v in given.items() if name.startswith(start)}
             part |= {name: given[name] for name in analysis.reads}
+            sums: Mapping[str, Any]
             if float(part.get(DONE, 0.0)):
                 sums = {one.name: np.zeros(one.shape) for one in analysis.parts(own)}
             else:
-                sums = dict(analysis.contribute(own, self._table, part))
+                sums = analysis.contribute(own, self._table, part)
             found |= {start + name: value for name, value in sums.items()}
         return {
             field.name: torch.as_tensor(np.asarray(found[field.name], np.float64)).reshape(field.shape)

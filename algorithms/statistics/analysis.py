@@ -1,12 +1,12 @@
 """What an analysis is: sums over records in a few steps, and what follows from their totals.
 
-Every analysis of a study has its own parts in the exchanges that it takes; step k of all of them is one secure
-sum. An analysis keeps nothing itself: what is known of it are named float64 tensors, its *state*. The server's
-step (:meth:`Analysis.absorb`, :meth:`Analysis.released`) must give the same bytes on every machine: see
-:mod:`secfed.algorithms.statistics.arithmetic`.
+Every analysis of a study has its own parts in the exchanges that it takes; step k of all of them is one
+secure sum. An analysis keeps nothing itself: what is known of it are named float64 tensors, its *state*.
+The server's step (:meth:`Analysis.absorb`, :meth:`Analysis.released`) must give the same bytes on every
+machine: see :mod:`secfed.algorithms.statistics.arithmetic`.
 
-What is withheld is withheld from ``released``: it is never in a model, a report or a file. The state holds the
-totals, which whoever reads the sums knows anyway.
+What is withheld is withheld from ``released``: it is never in a model, a report or a file. The state holds
+the totals, which whoever reads the sums knows anyway.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Small linear algebra that comes out the same to the last bit everywhere.
 
-Where sites repeat the server's step, all of them must come to the same bytes. Libraries of linear algebra sum in
-an order that depends on the processor; here every operation is one of +, -, *, / and the square root, which
-IEEE 754 rounds exactly, in an order that is written down. Matrices are lists of rows.
+Where sites repeat the server's step, all of them must come to the same bytes. Libraries of linear algebra
+sum in an order that depends on the processor; here every operation is one of +, -, *, / and the square
+root, which IEEE 754 rounds exactly, in an order that is written down. Matrices are lists of rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def dependent(matrix: Matrix, tolerance: float, least: float = 0.0) -> list[int]
 
 
 def cholesky(matrix: Matrix) -> Matrix:
-    """The lower triangular L with L L' = matrix; an ArithmeticError if the matrix is not positive definite."""
+    """The lower triangular L with L L' = matrix; an ArithmeticError if it is not positive definite."""
     size = len(matrix)
     lower = [[0.0] * size for _ in range(size)]
     for i in range(size):

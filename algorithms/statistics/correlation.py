@@ -1,7 +1,7 @@
 """``correlation``: Pearson's correlations of several numbers, and their principal components.
 
-Of the records that have all of the numbers, which are centred and scaled as in moments. Components are those of
-standardised columns.
+Of the records that have all of the numbers, which are centred and scaled as in moments. Components are
+those of standardised columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from secfed.algorithms.statistics.arithmetic import symmetric
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.moments import centre_of, scale_of
 from secfed.algorithms.statistics.options import CorrelationOptions
-from secfed.algorithms.statistics.results import Result, ResultTable
+from secfed.algorithms.statistics.results import Cell, Result, ResultTable
 from secfed.errors import ConfigError
 
 _CONSTANT = 1e-12  # of a scaled column's squares: less variance than this is none
@@ -107,7 +107,7 @@ class Correlation(Analysis):
             for j in range(i + 1, len(names))
         )
         shares = values / values.sum()
-        components = tuple(
+        components: tuple[tuple[Cell, ...], ...] = tuple(
             (f"component {k + 1}", 100 * float(shares[k]), *(float(one) for one in vectors[:, k]))
             for k in range(len(names))
         )

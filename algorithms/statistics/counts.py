@@ -121,8 +121,8 @@ class Counts(Analysis):
         if test is None:
             note = "chi-square: there is none where cells are withheld, or nothing varies"
             return Result(values | {"chi_square": None}, (table,), notes=(note,))
-        line = ("chi-square", *test.values())
-        tested = ResultTable(f"Test of independence, {title}", ("test", *test), (line,))
+        line = tuple(test.values())
+        tested = ResultTable(f"Chi-square test of independence, {title}", tuple(test), (line,))
         return Result(values | {"chi_square": test}, (table, tested))
 
 

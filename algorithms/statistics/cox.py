@@ -1,8 +1,8 @@
 """``cox``: proportional hazards on the study's time grid, with Efron's or Breslow's treatment of ties.
 
-Each step sums, by time, the relative hazards of the records that leave then, with their first and second moments
-over the terms; who is at risk follows from the totals. Hazards are relative to the mean record, and one beyond
-e^6 times it is cut off: if any is at the estimate, the result is withheld.
+Each step sums, by time, the relative hazards of the records that leave then, with their first and second
+moments over the terms; who is at risk follows from the totals. Hazards are relative to the mean record, and
+one beyond e^6 times it is cut off: if any is at the estimate, the result is withheld.
 
 Source: Cox 1972; Breslow 1974; Efron 1977; Therneau and Grambsch 2000, section 3.3.
 """
@@ -73,7 +73,7 @@ class Cox(NewtonAnalysis):
         return [*parts, Part("tied", shape, largest)] if self.efron else parts
 
     def numbers(self) -> Shapes:
-        """How many records and events, log-likelihood of the model and of none; what hazards are relative to."""
+        """Records, events and log-likelihoods with and without terms; what hazards are relative to."""
         return {"numbers": (4,), "offset": (), "null": ()}
 
     def given(self, step: int) -> Sequence[str]:

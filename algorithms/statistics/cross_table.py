@@ -1,8 +1,8 @@
 """Records by two lists of cells, as ``counts``, ``describe`` and ``histogram`` sum and tell them.
 
-Beside records each site adds 1 to every cell that it has records in: a cell of one hospital's only would be that
-hospital's number. Two analyses of a study can ask for one table, one of them turned over: what is withheld is
-decided with the columns in alphabetical order, so it is the same in both.
+Beside records each site adds 1 to every cell that it has records in: a cell of one hospital's only would be
+that hospital's number. Two analyses of a study can ask for one table, one of them turned over: what is
+withheld is decided with the columns in alphabetical order, so it is the same in both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""``describe``: the first table of a paper, by group: n, missing values, means, deviations, quantiles, shares.
+"""``describe``: the first table of a paper, by group: n, missing values, means, quantiles, shares.
 
-One step. Quantiles come from records in ``bins`` cells between a column's declared bounds, as if the records of a
-cell were spread over it evenly, so they are right to the width of a cell, which the result tells.
+One step. Quantiles come from records in ``bins`` cells between a column's declared bounds, as if the
+records of a cell were spread over it evenly, so they are right to the width of a cell, which the result
+tells.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Describe(Analysis):
         small = [[is_small(cell, self.min_cell) for cell in row] for row in there]
         found = protected(there, small, self.min_cell)
         counts = self._nothing(3) if found is None else with_margins(found)
-        # A mean of few records, or the mean of all and of all others: withheld with every count that hides it.
+        # The mean of few records is withheld, and others with it, or it would follow from that of all.
         few = any(is_small(n, self.min_cell) for n, out in zip(known, hidden, strict=True) if not out)
         rows = []
         for g in range(self.own + 1):

@@ -1,7 +1,8 @@
 """What is withheld of a table so that no small number of records can be read from it.
 
-A cell with 1 to ``min_cell - 1`` records is withheld, and so are others with it, or it would follow from the margins.
-Decided from totals alone, in whole numbers, so that everybody who repeats the step withholds the same.
+A cell with 1 to ``min_cell - 1`` records is withheld, and so are others with it, or it would follow from
+the margins. Decided from totals alone, in whole numbers, so that everybody who repeats the step withholds
+the same.
 
 Source: Hundepool et al. 2012, Statistical Disclosure Control, chapter 4 (complementary suppression).
 """
@@ -76,7 +77,8 @@ def suppressed_table(
     """Which cells of a table with known margins to withhold, where ``small`` ones are; None if all must be.
 
     Every small cell is a corner of a rectangle of withheld cells whose neighbouring corners have at least
-    ``min_cell`` records: these could move to it without changing a margin, so the margins bound it by no less.
+    ``min_cell`` records: these could move to it without changing a margin, so the margins bound it by no
+    less.
     """
     counts, hidden = [[round(cell) for cell in row] for row in cells], [list(row) for row in small]
     for i, j in [(i, j) for i, row in enumerate(small) for j, one in enumerate(row) if one]:
@@ -109,10 +111,11 @@ class Told:
 def protected(
     cells: Sequence[Sequence[float]], small: Sequence[Sequence[bool]], min_cell: int
 ) -> Told | None:
-    """A table with its margins, without small numbers and what they would follow from; None if nothing is left.
+    """A table with its margins, without small numbers and what they follow from; None if it has few records.
 
-    Rows and columns with few records are withheld, margins too, each with another one. Everybody can compute the
-    sum of the withheld ones, so they count as one row, and one column, of the table that is protected then.
+    Rows and columns with few records are withheld, margins too, each with another one. Everybody can
+    compute the sum of the withheld ones, so they count as one row, and one column, of the table that is
+    protected then.
     """
     counts = [[float(round(cell)) for cell in row] for row in cells]
     by_row, by_column = [sum(row) for row in counts], [sum(column) for column in zip(*counts, strict=True)]

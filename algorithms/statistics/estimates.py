@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,18 +35,15 @@ def estimates(
     low, high = coefficients - reach * errors, coefficients + reach * errors
     letter = "z" if degrees is None else "t"
     header = ["term", "coefficient", "se", letter, "p", "low", "high"]
-    columns: list[Sequence[float | str]] = [names, coefficients, errors, statistic, p, low, high]
-    points = [(float(c), float(a), float(b)) for c, a, b in zip(coefficients, low, high, strict=True)]
-    axis = "coefficient"
+    columns = [one.tolist() for one in (coefficients, errors, statistic, p, low, high)]
+    points, axis = np.column_stack([coefficients, low, high]), "coefficient"
     if exponentiated is not None:
         header.append(exponentiated)
-        columns.append(np.exp(coefficients))
-        points, axis = [(math.exp(c), math.exp(a), math.exp(b)) for c, a, b in points], exponentiated
-    rows = tuple(
-        tuple(one if isinstance(one, str) else float(one) for one in row)
-        for row in zip(*columns, strict=True)
-    )
-    shown = {n: [point] for n, point in zip(names, points, strict=True) if n != "Intercept"}
+        with np.errstate(over="ignore"):
+            points, axis = np.exp(points), exponentiated
+        columns.append(points[:, 0].tolist())
+    rows = tuple(zip(names, *columns, strict=True))
+    shown = {n: [tuple(row)] for n, row in zip(names, points.tolist(), strict=True) if n != "Intercept"}
     values = {
         "terms": list(names),
         "coefficients": coefficients,

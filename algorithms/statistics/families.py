@@ -53,12 +53,12 @@ class Family(ABC):
     def bounds(self) -> tuple[float, float, float]:
         """Largest magnitude of residual (or weighted working outcome), weight and deviance of a record."""
 
-    def extra(self, y: Values) -> Values:
+    def null_terms(self, y: Values) -> Values:
         """What the null deviance needs beside the sum of outcomes."""
         return np.zeros_like(y)
 
-    def extra_bound(self) -> float:
-        """Largest magnitude of :meth:`extra`."""
+    def null_bound(self) -> float:
+        """Largest magnitude of :meth:`null_terms`."""
         return 1.0
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Gaussian(Family):
         """Of scaled outcomes."""
         return _ROOM, 1.0, _ROOM**2
 
-    def extra(self, y: Values) -> Values:
+    def null_terms(self, y: Values) -> Values:
         """Squares."""
         return y**2
 
@@ -138,7 +138,7 @@ class Poisson(Family):
         beyond = (eta > most).astype(np.float64)
         eta = np.clip(eta, _SMALLEST_LOG, most)
         mu = np.exp(eta)
-        deviance = 2 * (self.extra(y) - y * eta - (y - mu))
+        deviance = 2 * (self.null_terms(y) - y * eta - (y - mu))
         return Terms(y - mu, mu, deviance, beyond)
 
     def bounds(self) -> tuple[float, float, float]:
@@ -146,11 +146,11 @@ class Poisson(Family):
         most, log = _ROOM * self.largest, math.log(_ROOM * self.largest)
         return most * (log + 3), most, 2 * (self.largest * (log - _SMALLEST_LOG) + most)
 
-    def extra(self, y: Values) -> Values:
+    def null_terms(self, y: Values) -> Values:
         """Y log y."""
         return y * np.log(np.maximum(y, 1e-300))
 
-    def extra_bound(self) -> float:
+    def null_bound(self) -> float:
         """Of y log y."""
         return max(1.0, self.largest * math.log(self.largest))
 

@@ -3,8 +3,8 @@
     step 1      weights and working outcomes where predictions begin with the outcomes
     step 2, ..  score, information and deviance at the coefficients, until the score is zero
 
-Columns are divided by the largest magnitude that their declared bounds allow. Records with a missing value in a
-column of the formula are left out.
+Columns are divided by the largest magnitude that their declared bounds allow. Records with a missing value
+in a column of the formula are left out.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Glm(NewtonAnalysis):
             Part("information", (p * (p + 1) // 2,), weight),
             Part("deviance", (), deviance),
             Part("records", ()),
-            Part("outcomes", (), self.family.largest / self.family.scale if self.family.scale == 1 else 1.0),
-            Part("extra", (), self.family.extra_bound()),
+            Part("outcomes", (), self.family.largest if self.family.scale == 1.0 else 1.0),
+            Part("extra", (), self.family.null_bound()),
             Part("beyond", ()),
         )
 
@@ -111,7 +111,7 @@ class Glm(NewtonAnalysis):
             "deviance": deviance,
             "records": float(len(y)),
             "outcomes": float(y.sum()),
-            "extra": float(self.family.extra(y).sum()),
+            "extra": float(self.family.null_terms(y).sum()),
             "beyond": beyond,
         }
 

@@ -1,11 +1,13 @@
 """``histogram``: records in cells of equal width between a column's declared bounds, by group if wanted.
 
-A cell with few records is withheld, and one with it (see disclosure); missing values are counted as the last cell.
+A cell with few records is withheld, and one with it (see disclosure); missing values are counted as the
+last cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -79,8 +81,7 @@ class Histogram(Analysis):
         edges = [self.number.low + width * i for i in range(self.bins + 1)]
         told = released["told"][: len(self.groups), :-1]
         rows = [
-            (low, high, *(count(row[i]) for row in told))
-            for i, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True))
+            (low, high, *(count(row[i]) for row in told)) for i, (low, high) in enumerate(pairwise(edges))
         ]
         names = [name or "records" for name in self.groups]
         series = {

@@ -1,9 +1,10 @@
 """``kaplan-meier``: survival by group, with Greenwood's errors and the log-rank test.
 
-Estimates are those of every time of the grid; told are the times between which ``min_cell`` events or more lie, and
-the number at risk is rounded down to a multiple of ``min_cell``.
+Estimates are those of every time of the grid; told are the times between which ``min_cell`` events or more
+lie, and the number at risk is rounded down to a multiple of ``min_cell``.
 
-Source: Kaplan and Meier 1958; Greenwood 1926; Kalbfleisch and Prentice 2002, section 1.4 (intervals, log-rank).
+Source: Kaplan and Meier 1958; Greenwood 1926; Kalbfleisch and Prentice 2002, section 1.4 (intervals,
+log-rank).
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class KaplanMeier(Analysis):
             tables.append(ResultTable("Log-rank test", tuple(test), (tuple(test.values()),)))
         title = "Survival" + ("" if self.by is None else f" by {self.by.name}")
         figure = Figure("step", title, self.times.time.name + unit, "survival", series)
-        note = f"times between which {self.min_cell} events or more lie; at risk is rounded down to {self.min_cell}s"
+        note = f"told are times between which {self.min_cell} events or more lie; at risk is rounded down"
         return Result(values, tuple(tables), (figure,), (note,))
 
 

@@ -1,17 +1,17 @@
 """Newton's method over secure sums: one step of the study for each step of the method.
 
 Sites sum score and information at the coefficients that they are given; the server moves the coefficients. A
-result is taken from one single step, that in which the score is zero as far as digits go: coefficients, errors
-and deviance are of the very hospitals in that sum, whoever was in an earlier one.
+result is taken from one single step, that in which the score is zero as far as digits go: coefficients,
+errors and deviance are of the very hospitals in that sum, whoever was in an earlier one.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from secfed.algorithms.statistics.analysis import Analysis, Shapes, State, finish, hide, tensor
+from secfed.algorithms.statistics.analysis import Analysis, Shapes, State, Values, finish, hide, tensor
 from secfed.algorithms.statistics.arithmetic import (
     Matrix,
     cholesky,
@@ -159,10 +159,10 @@ class NewtonAnalysis(Analysis):
         state["diverging"] = tensor([float(abs(one) > most / 4) for one in delta])
         hide(state, Reason.SEPARATED)
 
-    def withheld(self, reason: Reason, released: dict[str, object]) -> str:  # type: ignore[override]
+    def withheld(self, reason: Reason, released: Mapping[str, Values]) -> str:
         """Which terms are to blame."""
         key = {Reason.DEPENDENT_TERMS: "dependent", Reason.SEPARATED: "diverging"}.get(reason)
-        marks = released.get(key) if key else None
+        marks = released.get(key or "")
         if marks is None:
             return ""
-        return ", ".join(n for n, mark in zip(self.per_term, list(marks), strict=True) if mark)  # type: ignore[call-overload]
+        return ", ".join(name for name, mark in zip(self.per_term, marks, strict=True) if mark)

@@ -171,7 +171,7 @@ def _analysis(name: str, table: Any) -> AnalysisOptions:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: is a value, not a table", remedy=f"write [{where}]")
     kind = table.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         what = "is missing" if kind is None else f"there is no analysis {kind!r}"
         raise ConfigError(f"{where}.kind: {what}", remedy=suggestion(str(kind or ""), KINDS, "use one of: "))
     return checked(KINDS[kind], table, where)

@@ -1,4 +1,4 @@
-"""The secure sums of a study of statistics, from public facts alone: which analysis is in which, and how large."""
+"""The secure sums of a study of statistics, from public facts alone: what is in which, and how large."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BITS: Final = 64  # coefficients must be those of the pooled records to the nin
 
 @dataclass(frozen=True)
 class Step:
-    """One sum: its number from 1, the analyses in it, and names and shapes of what sites are given before it."""
+    """One sum: its number from 1, the analyses in it, and what sites are given before it."""
 
     number: int
     exchange: Exchange

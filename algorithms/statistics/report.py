@@ -1,14 +1,13 @@
-"""The results of a finished study, from its model: what every analysis found, and which hospitals it stands for."""
+"""The results of a finished study, from its model, and which hospitals each stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 
 from secfed.algorithms.framework.server_state import part_of
-from secfed.algorithms.statistics.analysis import STATUS, STEP, Analysis
+from secfed.algorithms.statistics.analysis import STATUS, STEP, Analysis, Values
 from secfed.algorithms.statistics.disclosure import EXPLANATIONS, Reason
 from secfed.algorithms.statistics.results import Reported
 from secfed.algorithms.statistics.server import ANSWERED
@@ -23,7 +22,7 @@ def report_of(
 
 
 def _reported(
-    analysis: Analysis, model: Mapping[str, torch.Tensor], answered: np.ndarray, sites: tuple[str, ...]
+    analysis: Analysis, model: Mapping[str, torch.Tensor], answered: Values, sites: tuple[str, ...]
 ) -> Reported:
     own = {name: value.numpy() for name, value in part_of(model, f"{analysis.name}/").items()}
     step, reason = round(float(own[STEP])), Reason(round(float(own[STATUS])))

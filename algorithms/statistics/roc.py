@@ -1,8 +1,8 @@
 """``roc``: how well a logistic regression of the same study separates its outcomes, with DeLong's interval.
 
-Predicted probabilities are counted in ``bins`` cells, by outcome, in one step after the regression's last. Area and
-variance are those of probabilities rounded to their cell; points of the curve are told only where at least
-``min_cell`` records of both outcomes lie between one and the next.
+Predicted probabilities are counted in ``bins`` cells, by outcome, in one step after the regression's last.
+Area and variance are those of probabilities rounded to their cell; points of the curve are told only where
+at least ``min_cell`` records of both outcomes lie between one and the next.
 
 Source: DeLong, DeLong, Clarke-Pearson 1988; ties count one half.
 """

@@ -55,7 +55,7 @@ class TTest(Analysis):
         state["groups"] = tensor(
             [[float(round(one)) for one in n], [mean for mean, _ in found], [var for _, var in found]]
         )
-        finish(state)
+        return finish(state)
 
     def released(self, state: State) -> State:
         """n, means and variances."""

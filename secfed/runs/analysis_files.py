@@ -1,4 +1,4 @@
-"""What ``secfed analyse`` writes: analysis.json, a page that needs nothing else, and a CSV file for each table."""
+"""What ``secfed analyse`` writes: analysis.json, a page by itself, and a CSV file for each table."""
 
 from __future__ import annotations
 

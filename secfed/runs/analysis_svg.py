@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from typing import Final
 
 from secfed.algorithms.statistics.results import Figure
@@ -129,6 +130,6 @@ def _path(points: Sequence[tuple[float, float]], *, step: bool) -> list[tuple[fl
     if not step:
         return list(points)
     path = list(points[:1])
-    for (_, before), (at, value) in zip(points[:-1], points[1:], strict=True):
+    for (_, before), (at, value) in pairwise(points):
         path += [(at, before), (at, value)]
     return path
