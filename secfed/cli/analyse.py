@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.measure import Measurement
@@ -18,6 +18,8 @@ from secfed.simulation.dropouts import Dropout
 from secfed.terminal.consoles import plain_text, say, stderr, stdout
 from secfed.terminal.live_rounds import watching
 from secfed.terminal.text_table import TextTable
+
+_WIDEST: Final = 10_000
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,6 +127,7 @@ def _show(reported: Sequence[Reported], sites: int) -> None:
     from secfed.runs.analysis_files import covered, shown
 
     console = stdout()
+    width = console.width
     for one in reported:
         console.print(Text.assemble((plain_text(one.name), "bold cyan"), f"  {one.kind}"))
         say(console, covered(one, sites), "dim")
@@ -134,8 +137,11 @@ def _show(reported: Sequence[Reported], sites: int) -> None:
             say(console, table.title, "bold")
             rows = [[shown(cell) for cell in row] for row in table.rows]
             drawn = TextTable(table.columns, rows).for_terminal()
-            wide = Measurement.get(console, console.options.update(max_width=10_000), drawn).maximum
-            console.print(drawn, width=wide, crop=False, no_wrap=True)  # a narrow terminal folds the lines
+            whole = console.options.update(max_width=_WIDEST)
+            # A number is never cut: a terminal that is too narrow folds the line.
+            console.width = max(width, Measurement.get(console, whole, drawn).maximum)
+            console.print(drawn)
+            console.width = width
         for note in one.result.notes:
             say(console, note, "dim")
         console.print()
