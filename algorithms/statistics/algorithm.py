@@ -78,6 +78,10 @@ class Statistics(Algorithm):
 
     def site(self, site_id: SiteId) -> StatisticsSite:
         """One site's program, bound to its table."""
+        return StatisticsSite(self, self.site_data(site_id))
+
+    def site_data(self, site_id: SiteId) -> Table:
+        """One site's table, as far as the sums have room for its records."""
         table = self.data.table(site_id)
         most = self.options.max_records
         if table.records > most:
@@ -88,7 +92,7 @@ class Statistics(Algorithm):
                 )
             )
             table = table.take(np.arange(most))
-        return StatisticsSite(self, table)
+        return table
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than the server's ``broadcast`` gives."""

@@ -38,6 +38,7 @@ CASES = [
     *(("fmcsc", variant, unit) for variant in ("", "one-view") for unit in ("none", "group", "site")),
     *(("fedcola", variant, unit) for variant in ("", "pairs") for unit in ("none", "group", "site")),
     *((name, "", unit) for name in OF_PAIRS for unit in ("none", "group", "site")),
+    ("statistics", "", "none"),
 ]
 # What the others add to these is played by name: their answers differ in fewer places.
 QUICK = [
