@@ -10,6 +10,7 @@ difference.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,16 +18,25 @@ import numpy as np
 import torch
 
 from secfed.algorithms.data.tabular.columns import Table, TableData
-from secfed.algorithms.framework.base import Algorithm, SiteId, SiteProgram, check_round, planned_for
+from secfed.algorithms.framework.base import (
+    Algorithm,
+    SiteId,
+    SiteProgram,
+    UnitBound,
+    check_round,
+    planned_for,
+)
 from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.unfit import unfit
-from secfed.algorithms.statistics.analysis import DONE, Analysis, Rules
+from secfed.algorithms.statistics.analysis import DONE, WEIGHTS, Analysis, Rules
 from secfed.algorithms.statistics.kinds import ANALYSES
 from secfed.algorithms.statistics.options import HistogramOptions, StatisticsOptions
 from secfed.algorithms.statistics.plan import Step, planned
 from secfed.algorithms.statistics.server import StatisticsServer
+from secfed.dp.settings import PrivacySection
+from secfed.dp.training.unit_sums import ADDED_UP, UnitSums
 from secfed.errors import ConfigError, DataError
 from secfed.wire.layout import Exchange, State, Summands
 
@@ -36,6 +46,7 @@ class Statistics(Algorithm):
     """The analyses of one study."""
 
     private_units = ()
+    summed_units = ("record", "group")
 
     def __init__(self, setting: Setting, options: StatisticsOptions) -> None:
         study, data = setting.study, setting.data
@@ -54,13 +65,11 @@ class Statistics(Algorithm):
                 f"study.rounds: statistics takes one round of sums, not {study.rounds}",
                 remedy="set study.rounds = 1",
             )
-        if study.privacy is not None:
-            raise ConfigError(
-                "privacy: no analysis of statistics has a mechanism for noise yet",
-                remedy="remove [privacy]; sums and small cells are protected without it",
-            )
         self.setting, self.options, self.data = setting, options, data
-        self.analyses = analyses_of(options, data)
+        self.noisy = study.privacy is not None
+        self.analyses = analyses_of(options, data, noisy=self.noisy)
+        if study.privacy is not None:
+            check_privacy(study.privacy, self.analyses)
         self.plan = planned(self.analyses, options.max_records, len(setting.sites))
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
@@ -84,7 +93,8 @@ class Statistics(Algorithm):
         """One site's table, as far as the sums have room for its records."""
         table = self.data.table(site_id)
         most = self.options.max_records
-        if table.records > most:
+        # Under noise one record fewer would let another one in; every sum is cut off at its bound.
+        if table.records > most and not self.noisy:
             unfit(
                 DataError(
                     f"site {site_id!r} has {table.records} records, more than algorithm.max_records",
@@ -93,6 +103,11 @@ class Statistics(Algorithm):
             )
             table = table.take(np.arange(most))
         return table
+
+    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
+        """A record, or the records of a unit together, add 1 to one cell of each table, or split it."""
+        tables = len(self.step(1, exchange).analyses)
+        return UnitBound(math.sqrt(tables) * ADDED_UP) if self.noisy else None
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than the server's ``broadcast`` gives."""
@@ -104,6 +119,11 @@ class StatisticsSite(SiteProgram):
 
     def __init__(self, algorithm: Statistics, table: Table) -> None:
         self._algorithm, self._table = algorithm, table
+        self._weights: torch.Tensor | None = None  # of each record; 1 if left out
+
+    def use_unit_sums(self, sums: UnitSums) -> None:
+        """Nothing is to be clipped: a record is in one cell, and those of a unit share a weight of 1."""
+        self._weights = sums.weights(self._table.records, self._table.patients)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """The part of every analysis that this sum has; zeros for one that is done."""
@@ -115,6 +135,8 @@ class StatisticsSite(SiteProgram):
             start = f"{analysis.name}/"
             part = {name.removeprefix(start): v for name, v in given.items() if name.startswith(start)}
             part |= {name: given[name] for name in analysis.reads}
+            if self._weights is not None:
+                part[WEIGHTS] = self._weights.numpy()
             sums: Mapping[str, Any]
             if float(part.get(DONE, 0.0)):
                 sums = {one.name: np.zeros(one.shape) for one in analysis.parts(own)}
@@ -127,7 +149,7 @@ class StatisticsSite(SiteProgram):
         }
 
 
-def analyses_of(options: StatisticsOptions, data: TableData) -> tuple[Analysis, ...]:
+def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = False) -> tuple[Analysis, ...]:
     """The analyses in the order of the study, each after those that it builds on."""
     _check_bins(options)
     made: dict[str, Analysis] = {}
@@ -141,10 +163,31 @@ def analyses_of(options: StatisticsOptions, data: TableData) -> tuple[Analysis, 
             min_hospitals=options.min_hospitals,
             max_parameter_share=options.max_parameter_share,
             level=options.level,
+            noisy=noisy,
             earlier=dict(made),
         )
         made[name] = ANALYSES[rest[name].kind](name, rest[name], rules)
     return tuple(made[name] for name in rest)
+
+
+def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None:
+    """Refuse what no noise in a sum is known to hide, before a record is read."""
+    if not privacy.in_sum:
+        raise ConfigError(
+            "privacy.noise: statistics are sums over all hospitals, which carry their noise",
+            remedy='set privacy.noise = "sum", with privacy.unit = "record" or "group"',
+        )
+    for one in analyses:
+        if not one.noisy:
+            raise ConfigError(
+                f"algorithm.analyses.{one.name}.kind: {one.kind} has no mechanism for noise in the sum",
+                remedy="with [privacy] ask for counts and histograms only, or remove [privacy]",
+            )
+    if "clip_norm" in privacy.model_fields_set:
+        raise ConfigError(
+            "privacy.clip_norm: has no effect with statistics, whose tables bound every record",
+            remedy="remove it",
+        )
 
 
 def _check_bins(options: StatisticsOptions) -> None:

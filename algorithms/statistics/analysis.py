@@ -32,6 +32,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 DONE: Final = "done"  # 1 once nothing more is to be summed: sites add zeros from then on
 STATUS: Final = "status"  # a Reason
+NOISE: Final = "noise"  # standard deviation of the noise in every number of the table; 0 without [privacy]
+WEIGHTS: Final = "weights"  # of each record, where several count as one unit; given beside the state
 STEP: Final = "step"  # of the study, from 1, that the result is of; 0 while there is none
 
 
@@ -60,6 +62,7 @@ class Rules:
     min_hospitals: int
     max_parameter_share: float
     level: float
+    noisy: bool = False  # whether the sums carry the noise of [privacy]
     earlier: Mapping[str, Analysis] = field(default_factory=dict)  # analyses that this one may build on
 
 
@@ -67,6 +70,7 @@ class Analysis(ABC):
     """One analysis of a study; ``first`` is the step of the study that its own step 0 is."""
 
     kind: ClassVar[str]
+    noisy: ClassVar[bool] = False  # whether it is one table, so that noise in the sum can hide a record
     steps: int = 1
     first: int = 1
     reads: tuple[
@@ -159,7 +163,7 @@ class Analysis(ABC):
 
 def positions(values: Values, count: int) -> NDArray[np.int64]:
     """Positions of categories, with ``count`` for a missing value."""
-    return np.where(np.isnan(values), count, values).astype(np.int64)
+    return np.clip(np.where(np.isnan(values), count, values), 0, count).astype(np.int64)
 
 
 def cells(values: Values, column: Column, bins: int) -> NDArray[np.int64]:
@@ -173,9 +177,14 @@ def cells(values: Values, column: Column, bins: int) -> NDArray[np.int64]:
     return np.where(np.isnan(values), -1, np.clip(found, 0, bins - 1)).astype(np.int64)
 
 
-def tally(rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[int, int]) -> Values:
+def tally(
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    shape: tuple[int, int],
+    weights: Values | None = None,
+) -> Values:
     """How many records are in each cell of a table."""
-    flat = np.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1])
+    flat = np.bincount(rows * shape[1] + columns, weights, minlength=shape[0] * shape[1])
     return flat.reshape(shape).astype(np.float64)
 
 
@@ -197,8 +206,10 @@ def tensor(values: Any) -> torch.Tensor:
 
 __all__ = [
     "DONE",
+    "NOISE",
     "STATUS",
     "STEP",
+    "WEIGHTS",
     "Analysis",
     "AnalysisOptions",
     "Part",

@@ -5,32 +5,18 @@ Missing values are a category of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
-import torch
 
 from secfed.algorithms.data.tabular.columns import Column, Table
-from secfed.algorithms.statistics.analysis import (
-    Analysis,
-    Part,
-    Shapes,
-    State,
-    Values,
-    finish,
-    hide,
-    positions,
-    tensor,
-)
-from secfed.algorithms.statistics.cross_table import table_parts, table_sums, told_table, with_margins
-from secfed.algorithms.statistics.disclosure import Reason
+from secfed.algorithms.statistics.analysis import Values, positions
+from secfed.algorithms.statistics.cross_table import Positions, TableAnalysis
 from secfed.algorithms.statistics.options import CountsOptions
 from secfed.algorithms.statistics.results import Figure, Result, ResultTable, count
 
 MISSING = "(missing)"
 
 
-class Counts(Analysis):
+class Counts(TableAnalysis):
     """A table of one or two columns; of one column, it has a single row."""
 
     kind = "counts"
@@ -43,42 +29,19 @@ class Counts(Analysis):
             1 if self.rows is None else len(self.rows.categories) + 1,
             len(self.over.categories) + 1,
         )
+        self.order = ("" if self.rows is None else self.rows.name, self.over.name)
+        rows = ("",) if self.rows is None else (*self.rows.categories, MISSING)
+        self.labels = rows, (*self.over.categories, MISSING)
 
-    def parts(self, step: int) -> Sequence[Part]:
-        """Records, and hospitals, of every cell."""
-        del step
-        return table_parts("table", self.shape)
-
-    def shapes(self) -> Shapes:
-        """The table as it is told, with margins."""
-        return {"told": (self.shape[0] + 1, self.shape[1] + 1)}
-
-    def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values]:
-        """One tally."""
-        del step, given
+    def where(self, table: Table) -> tuple[Positions, Positions]:
+        """By position in the declared lists."""
         over = positions(table.values[self.over.name], len(self.over.categories))
-        rows = np.zeros_like(over)
-        if self.rows is not None:
-            rows = positions(table.values[self.rows.name], len(self.rows.categories))
-        return table_sums("table", rows, over, self.shape)
+        if self.rows is None:
+            return np.zeros_like(over), over
+        return positions(table.values[self.rows.name], len(self.rows.categories)), over
 
-    def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:
-        """Withhold small cells, and what they would follow from."""
-        del step, same
-        order = ("" if self.rows is None else self.rows.name, self.over.name)
-        told = told_table("table", totals, self.rules, order)
-        if told is None:
-            return hide(state, Reason.FEW_RECORDS)
-        state["told"] = tensor(with_margins(told))
-        return finish(state)
-
-    def released(self, state: State) -> State:
-        """Cells and margins."""
-        return {"told": state["told"]}
-
-    def result(self, released: Mapping[str, Values]) -> Result:
+    def shown(self, told: Values) -> Result:
         """The table; of two columns with margins and chi-square."""
-        told = released["told"]
         cells, names = told[:-1, :-1], (*self.over.categories, MISSING)
         if self.rows is None:
             total = float(told[-1, -1])

@@ -6,32 +6,19 @@ last cell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from secfed.algorithms.data.tabular.columns import Column, Table
-from secfed.algorithms.statistics.analysis import (
-    Analysis,
-    Part,
-    Shapes,
-    State,
-    Values,
-    cells,
-    finish,
-    hide,
-    positions,
-    tensor,
-)
-from secfed.algorithms.statistics.cross_table import table_parts, table_sums, told_table, with_margins
-from secfed.algorithms.statistics.disclosure import Reason
+from secfed.algorithms.statistics.analysis import Values, cells, positions
+from secfed.algorithms.statistics.counts import MISSING
+from secfed.algorithms.statistics.cross_table import Positions, TableAnalysis
 from secfed.algorithms.statistics.options import HistogramOptions
 from secfed.algorithms.statistics.results import Figure, Result, ResultTable, count
 
 
-class Histogram(Analysis):
+class Histogram(TableAnalysis):
     """One column of numbers."""
 
     kind = "histogram"
@@ -43,43 +30,23 @@ class Histogram(Analysis):
         self.groups = ("",) if self.by is None else self.by.categories
         self.shape = (1 if self.by is None else len(self.groups) + 1, self.bins + 1)
 
-    def parts(self, step: int) -> Sequence[Part]:
-        """Records of every cell; the last row and the last column are of missing values."""
-        del step
-        return table_parts("table", self.shape)
-
-    def shapes(self) -> Shapes:
-        """As it is told, with margins."""
-        return {"told": (self.shape[0] + 1, self.shape[1] + 1)}
-
-    def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values]:
-        """One tally."""
-        del step, given
-        where = cells(table.values[self.number.name], self.number, self.bins)
-        group = np.zeros(table.records, np.int64)
-        if self.by is not None:
-            group = positions(table.values[self.by.name], len(self.groups))
-        return table_sums("table", group, np.where(where < 0, self.bins, where), self.shape)
-
-    def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:
-        """Withhold small cells, and what they would follow from."""
-        del step, same
-        order = ("" if self.by is None else self.by.name, self.number.name)
-        told = told_table("table", totals, self.rules, order)
-        if told is None:
-            return hide(state, Reason.FEW_RECORDS)
-        state["told"] = tensor(with_margins(told))
-        return finish(state)
-
-    def released(self, state: State) -> State:
-        """Cells and margins."""
-        return {"told": state["told"]}
-
-    def result(self, released: Mapping[str, Values]) -> Result:
-        """A table with a row for each cell, and bars."""
         width = (self.number.high - self.number.low) / self.bins
-        edges = [self.number.low + width * i for i in range(self.bins + 1)]
-        told = released["told"][: len(self.groups), :-1]
+        self.edges = [self.number.low + width * i for i in range(self.bins + 1)]
+        self.order = ("" if self.by is None else self.by.name, self.number.name)
+        rows = self.groups if self.by is None else (*self.groups, MISSING)
+        self.labels = rows, (*(f"{low:.4g} to {high:.4g}" for low, high in pairwise(self.edges)), MISSING)
+
+    def where(self, table: Table) -> tuple[Positions, Positions]:
+        """By group and cell; the last of both are of missing values."""
+        found = cells(table.values[self.number.name], self.number, self.bins)
+        found = np.where(found < 0, self.bins, found)
+        if self.by is None:
+            return np.zeros_like(found), found
+        return positions(table.values[self.by.name], len(self.groups)), found
+
+    def shown(self, told: Values) -> Result:
+        """A table with a row for each cell, and bars."""
+        edges, told = self.edges, told[: len(self.groups), :-1]
         rows = [
             (low, high, *(count(row[i]) for row in told)) for i, (low, high) in enumerate(pairwise(edges))
         ]

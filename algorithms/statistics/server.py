@@ -8,7 +8,7 @@ import torch
 
 from secfed.algorithms.framework.base import Metrics, ServerProgram, SiteId, planned_for
 from secfed.algorithms.framework.server_state import copies, model_of, part_of
-from secfed.algorithms.statistics.analysis import DONE, STATUS, STEP, Analysis
+from secfed.algorithms.statistics.analysis import DONE, NOISE, STATUS, STEP, Analysis
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.plan import Step
 from secfed.wire.layout import Exchange, State, Totals
@@ -49,6 +49,8 @@ class StatisticsServer(ServerProgram):
             before = self._state[ANSWERED][step.number - 2] if step.number > 1 else row
             own[STEP] = torch.tensor(float(step.number), dtype=torch.float64)
             own |= {name: self._state[name] for name in analysis.reads}
+            if NOISE in own:
+                own[NOISE] = torch.tensor(totals.noise, dtype=torch.float64)
             found = part_of(totals, f"{analysis.name}/")
             analysis.absorb(step.number - analysis.first, found, own, same=torch.equal(before, row))
             self._state |= {
