@@ -132,10 +132,6 @@ def test_the_example_of_four_hospitals(repository: Path, shared_data: Path, monk
         ({"study__rounds": 2}, "one round of sums"),
         ({"data": {"name": "breast-cancer"}}, "a table with declared columns"),
         ({"model": {"name": "mlp"}}, "trains no network"),
-        (
-            {"privacy": {"unit": "site", "epsilon": 1.0, "delta": 1e-5, "clip_norm": 1.0}},
-            "mechanism for noise",
-        ),
     ],
 )
 def test_studies_that_are_refused(changes: dict[str, Any], message: str) -> None:
