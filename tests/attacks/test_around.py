@@ -194,7 +194,6 @@ def nothing(*_: Any, **__: Any) -> None:
         pytest.param("twin-study", near_twins, "near_twins", lambda *_: (), id="nobody is asked"),
         pytest.param("twin-study", near_twins, "noted", lambda *_: (), id="no warning"),
         pytest.param("twin-study", Study, "identity", Study.tables, id="a deadline makes another study"),
-        pytest.param("two-tables", disclosure, "suppressed_table", keeps_all, id="no cell with a small one"),
         pytest.param("framing", secure_round, "settle", blames_the_accused, id="the accused is blamed"),
         pytest.param("framing", server_sum, "check_shares", nothing, id="nobody checks shares"),
         pytest.param("framing", masked_server._Advertise, "_check_fresh", nothing, id="a duplicate key"),
@@ -213,6 +212,7 @@ def test_a_lifted_defence_is_noticed(
 @pytest.mark.parametrize(
     ("attack", "owner", "defence", "instead"),
     [
+        pytest.param("two-tables", disclosure, "suppressed_table", keeps_all, id="no cell with a small one"),
         pytest.param("lonely-category", cross_table, "protected", tells_all, id="cells of one hospital"),
         pytest.param("shifted-cells", statistics, "_check_bins", nothing, id="any cells"),
     ],
