@@ -56,7 +56,7 @@ class _Tables:
 
 
 def _hospitals(setting: AttackSetting, *, alone: bool = False) -> _Tables:
-    """Stages and wards of which some pairs are rare; ``alone``: the first hospital alone has the last stage."""
+    """Stages and wards, some of them rare; ``alone``: the first hospital alone has the last stage."""
     rng = np.random.default_rng(setting.seed)
     tables = {}
     for number, name in enumerate(names(setting.hospitals)):
