@@ -23,7 +23,7 @@ from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.estimates import estimates
 from secfed.algorithms.statistics.formula import design
 from secfed.algorithms.statistics.glm import INTERCEPT
-from secfed.algorithms.statistics.newton import NewtonAnalysis
+from secfed.algorithms.statistics.newton import FARTHEST, NewtonAnalysis
 from secfed.algorithms.statistics.options import CoxOptions
 from secfed.algorithms.statistics.results import Result, ResultTable
 from secfed.algorithms.statistics.survival import Times, at_risk, by_time
@@ -52,7 +52,7 @@ class Cox(NewtonAnalysis):
         self.kept = [k for k, term in enumerate(terms) if term != INTERCEPT]
         if not self.kept:
             raise ConfigError(f"{where}: has no term", remedy="name a column")
-        self.efron, self.steps, self.formula = options.ties == "efron", options.max_steps + 1, options.formula
+        self.efron, self.steps, self.formula = options.ties == "efron", options.max_steps, options.formula
         self.per_term = tuple(self.design.names[k] for k in self.kept)
         self.scales = tuple(self.design.bounds[k] or 1.0 for k in self.kept)
         self.penalty = tuple(options.ridge / scale**2 for scale in self.scales)
@@ -125,7 +125,8 @@ class Cox(NewtonAnalysis):
             state["null"] = tensor(-objective / 2)
         found = self.move(step, state, score, information, objective, same=same, least=_CONSTANT * died)
         means = [one / records for one in totals["columns"].tolist()]
-        state["offset"] = tensor(dot(means, state["beta"].tolist()))
+        offset = dot(means, state["beta"].tolist())
+        state["offset"] = tensor(min(max(offset, -FARTHEST), FARTHEST))
         if found:
             if round(float(totals["beyond"])):
                 return hide(state, Reason.OUT_OF_RANGE)

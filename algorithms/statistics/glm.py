@@ -45,7 +45,7 @@ class Glm(NewtonAnalysis):
         outcome = self.column("formula", self.design.response)
         self._check_outcome(options, where)
         self.family_name, self.family = options.family, FAMILIES[options.family](outcome)
-        self.steps, self.per_term = options.max_steps + 1, self.design.names
+        self.steps, self.per_term = options.max_steps, self.design.names
         self.scales = tuple(bound or 1.0 for bound in self.design.bounds)
         terms = [self.design.terms[position] for position in self.design.term_of]
         self.intercept = INTERCEPT in terms

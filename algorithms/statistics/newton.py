@@ -25,7 +25,7 @@ from secfed.algorithms.statistics.disclosure import Reason
 _TOLERANCE: Final = 1e-8  # of the last move, in standard errors
 _DEPENDENT: Final = 1e-9  # of a column's squares, left once the columns before it are taken out
 _RUNNING_OFF: Final = 0.01  # a last move by more, of columns that are at most 1, goes to infinity
-_FARTHEST: Final = 1e5  # far from any estimate, and within what a broadcast may hold
+FARTHEST: Final = 1e5  # far from any estimate, and within what a broadcast may hold
 _SLACK: Final = 1e-9  # an objective that grows by a smaller share has not grown
 _HALVINGS: Final = 8
 
@@ -127,7 +127,7 @@ class NewtonAnalysis(Analysis):
         state["halvings"] = tensor(0.0)
         state["before"] = state["beta"]
         moved = [b + d for b, d in zip(beta, delta, strict=True)]
-        state["beta"] = tensor([min(max(b, -_FARTHEST), _FARTHEST) for b in moved])
+        state["beta"] = tensor([min(max(b, -FARTHEST), FARTHEST) for b in moved])
         return self._unfinished(step, state, delta, same=same)
 
     def _found(self, state: State, beta: Sequence[float], covariance: Matrix, dispersion: float) -> None:

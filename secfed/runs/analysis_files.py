@@ -101,5 +101,5 @@ def _csv(table: ResultTable) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
+    writer.writerows(["" if cell is None or cell != cell else cell for cell in row] for row in table.rows)
     return out.getvalue()

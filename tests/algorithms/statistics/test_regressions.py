@@ -176,7 +176,7 @@ def test_hospitals_that_change_in_the_last_step_leave_no_estimate() -> None:
     glm = {**LOGISTIC, "formula": "dead ~ age + sex"}
     model, _ = run(study(COLUMNS, RECORDS, {"one": glm}))
     needed = round(float(model["one/step"]))
-    algorithm = study(COLUMNS, RECORDS, {"one": {**glm, "max_steps": needed - 1}})
+    algorithm = study(COLUMNS, RECORDS, {"one": {**glm, "max_steps": needed}})
     assert run(algorithm)[1]["one"].withheld is None
     found = run(algorithm, {needed: ["s2"]})[1]["one"]
     assert found.withheld is not None
