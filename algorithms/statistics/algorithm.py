@@ -159,6 +159,7 @@ def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = Fa
         rules = Rules(
             columns=tuple(data.columns),
             max_records=options.max_records,
+            sites=len(data.sites),
             min_cell=options.min_cell,
             min_hospitals=options.min_hospitals,
             max_parameter_share=options.max_parameter_share,

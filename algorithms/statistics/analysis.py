@@ -58,6 +58,7 @@ class Rules:
 
     columns: tuple[Column, ...]
     max_records: int
+    sites: int
     min_cell: int
     min_hospitals: int
     max_parameter_share: float
@@ -125,6 +126,11 @@ class Analysis(ABC):
         return ""
 
     # --- for subclasses ---
+
+    def grain(self, bound: float) -> float:
+        """The most that rounding moves a total whose records add ``bound`` at most."""
+        sites = self.rules.sites
+        return sites * sites * bound * self.rules.max_records / 2.0**52
 
     def column(self, key: str, name: str, kind: str | None = None) -> Column:
         """The column that a key of this analysis names."""

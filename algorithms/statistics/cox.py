@@ -31,6 +31,7 @@ from secfed.errors import ConfigError
 
 _CONSTANT: Final = 1e-9  # the variance of a scaled column, below which it does not vary
 _LARGEST: Final = 6.0  # logarithm of a hazard over the mean record's
+_LARGEST_HAZARD: Final = 403.4287934927351  # e^6
 
 
 class Cox(NewtonAnalysis):
@@ -60,7 +61,7 @@ class Cox(NewtonAnalysis):
     def parts(self, step: int) -> Sequence[Part]:
         """Hazards of those who leave, and of those with the event; events; and their terms."""
         del step
-        p, largest = self.size, float(np.exp(_LARGEST))
+        p, largest = self.size, _LARGEST_HAZARD
         shape = (self.times.count, 1 + p + p * (p + 1) // 2)
         parts = [
             Part("leaving", shape, largest),
@@ -119,11 +120,13 @@ class Cox(NewtonAnalysis):
         if self.too_many(p, died):
             return hide(state, Reason.MANY_PARAMETERS)
         beta, terms, offset = state["beta"].tolist(), totals["terms"].tolist(), float(state["offset"])
-        score, information, logs = self._sums(totals, events, terms)
+        score, information, logs, least = self._sums(totals, events, terms)
+        # Rounding of hazards, at all times together, over the mean number at risk.
+        moved = 2.0 * died * math.sqrt(self.times.count) * self.grain(_LARGEST_HAZARD) / least
         objective = 2.0 * (logs - (dot(beta, terms) - offset * died))
         if step == 0:
             state["null"] = tensor(-objective / 2)
-        found = self.move(step, state, score, information, objective, same=same, least=_CONSTANT * died)
+        found = self.move(step, state, score, information, objective, same=same, grain=(moved, moved), least=_CONSTANT * died)
         means = [one / records for one in totals["columns"].tolist()]
         offset = dot(means, state["beta"].tolist())
         state["offset"] = tensor(min(max(offset, -FARTHEST), FARTHEST))
@@ -136,12 +139,12 @@ class Cox(NewtonAnalysis):
 
     def _sums(
         self, totals: Mapping[str, torch.Tensor], events: Sequence[float], terms: Sequence[float]
-    ) -> tuple[list[float], Matrix, float]:
-        """Score, information, and the sum of logarithms of hazards at risk."""
+    ) -> tuple[list[float], Matrix, float, float]:
+        """Score, information, the sum of logarithms of hazards at risk, and their harmonic mean."""
         p, count = self.size, self.times.count
         at = [at_risk(column) for column in totals["leaving"].T.tolist()]
         tied = totals["tied"].tolist() if self.efron else [[0.0] * len(at)] * count
-        score, logs = list(terms), 0.0
+        score, logs, inverses = list(terms), 0.0, 0.0
         information = [[0.0] * p for _ in range(p)]
         for j in range(count):
             d = round(events[j])
@@ -152,6 +155,7 @@ class Cox(NewtonAnalysis):
                 if not total > 0.0:
                     continue
                 logs += logarithm(total)
+                inverses += 1.0 / total
                 means = [one / total for one in sums[1 : p + 1]]
                 position = p + 1
                 for a in range(p):
@@ -160,7 +164,7 @@ class Cox(NewtonAnalysis):
                         information[a][b] += sums[position] / total - means[a] * means[b]
                         information[b][a] = information[a][b]
                         position += 1
-        return score, information, logs
+        return score, information, logs, sum(events) / inverses if inverses else 1.0
 
     def released(self, state: State) -> State:
         """Coefficients, covariance, and how many records and events."""

@@ -129,7 +129,11 @@ class Glm(NewtonAnalysis):
         score = totals["score"].tolist()
         information = symmetric(totals["information"].tolist(), self.size)
         objective = deviance if step else None
-        if self.move(step, state, score, information, objective, same=same, dispersion=dispersion):
+        residual, _, part = self.family.bounds()
+        grain = self.grain(residual), self.grain(part)
+        if self.move(
+            step, state, score, information, objective, same=same, grain=grain, dispersion=dispersion
+        ):
             if round(float(totals["beyond"])):
                 return hide(state, Reason.OUT_OF_RANGE)
             scale = self.family.scale

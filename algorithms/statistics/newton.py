@@ -76,6 +76,7 @@ class NewtonAnalysis(Analysis):
         objective: float | None,
         *,
         same: bool,
+        grain: tuple[float, float],
         dispersion: float = 1.0,
         least: float = 0.0,
     ) -> bool:
@@ -85,6 +86,7 @@ class NewtonAnalysis(Analysis):
             objective: -2 log-likelihood or the like, at the coefficients; None where the step is a start that
                 gives coefficients without having some.
             same: whether the step before was of the same hospitals.
+            grain: the most that rounding moves the score, and the objective.
             dispersion: by which the information is to be divided.
             least: a column with less information than this does not vary.
         """
@@ -107,22 +109,22 @@ class NewtonAnalysis(Analysis):
         if objective is not None:
             for k in range(p):
                 objective += self.penalty[k] * beta[k] * beta[k]
+            variances = inverse(lower)
+            rounding = grain[0] * grain[0] * sum(variances[k][k] for k in range(p))
+            if dot(score, delta) <= max(_TOLERANCE * _TOLERANCE * dispersion, rounding):
+                if max(map(abs, delta)) > _RUNNING_OFF:
+                    self._diverged(state, delta)
+                    return False
+                self._found(state, [b + d for b, d in zip(beta, delta, strict=True)], variances, dispersion)
+                return True
             known, grown = float(state["objective"]), False
             if same and step > self.starts_without:
-                grown = objective > known + _SLACK * (abs(known) + 1e-6)
+                grown = objective > known + _SLACK * abs(known) + grain[1]
             if grown and float(state["halvings"]) < _HALVINGS:
                 before = state["before"].tolist()
                 state["beta"] = tensor([(a + b) / 2 for a, b in zip(beta, before, strict=True)])
                 state["halvings"] = state["halvings"] + 1
                 return self._unfinished(step, state, delta, same=same)
-            if dot(score, delta) <= _TOLERANCE * _TOLERANCE * dispersion:
-                if max(map(abs, delta)) > _RUNNING_OFF:
-                    self._diverged(state, delta)
-                    return False
-                self._found(
-                    state, [b + d for b, d in zip(beta, delta, strict=True)], inverse(lower), dispersion
-                )
-                return True
             state["objective"] = tensor(objective)
         state["halvings"] = tensor(0.0)
         state["before"] = state["beta"]
