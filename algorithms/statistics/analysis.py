@@ -32,6 +32,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 DONE: Final = "done"  # 1 once nothing more is to be summed: sites add zeros from then on
 STATUS: Final = "status"  # a Reason
+MARKS: Final = "marks"  # 1 for every term that is to blame for that there is no result
 NOISE: Final = "noise"  # standard deviation of the noise in every number of the table; 0 without [privacy]
 WEIGHTS: Final = "weights"  # of each record, where several count as one unit; given beside the state
 STEP: Final = "step"  # of the study, from 1, that the result is of; 0 while there is none
@@ -212,6 +213,7 @@ def tensor(values: Any) -> torch.Tensor:
 
 __all__ = [
     "DONE",
+    "MARKS",
     "NOISE",
     "STATUS",
     "STEP",

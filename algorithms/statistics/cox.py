@@ -26,6 +26,7 @@ from secfed.algorithms.statistics.glm import INTERCEPT
 from secfed.algorithms.statistics.newton import FARTHEST, NewtonAnalysis
 from secfed.algorithms.statistics.options import CoxOptions
 from secfed.algorithms.statistics.results import Result, ResultTable
+from secfed.algorithms.statistics.small_categories import support, support_part
 from secfed.algorithms.statistics.survival import Times, at_risk, by_time
 from secfed.errors import ConfigError
 
@@ -54,6 +55,7 @@ class Cox(NewtonAnalysis):
         if not self.kept:
             raise ConfigError(f"{where}: has no term", remedy="name a column")
         self.efron, self.steps, self.formula = options.ties == "efron", options.max_steps, options.formula
+        self.columns = [self.design.columns[k] for k in self.kept]
         self.per_term = tuple(self.design.names[k] for k in self.kept)
         self.scales = tuple(self.design.bounds[k] or 1.0 for k in self.kept)
         self.penalty = tuple(options.ridge / scale**2 for scale in self.scales)
@@ -70,6 +72,7 @@ class Cox(NewtonAnalysis):
             Part("columns", (p,)),
             Part("records", ()),
             Part("beyond", ()),
+            support_part(self.columns),
         ]
         return [*parts, Part("tied", shape, largest)] if self.efron else parts
 
@@ -98,6 +101,7 @@ class Cox(NewtonAnalysis):
             "terms": x[events].sum(axis=0),
             "columns": x.sum(axis=0),
             "records": float(len(x)),
+            "support": support(x, events, self.columns),
             "beyond": float((np.abs(eta) > _LARGEST).sum()),
         }
         if self.efron:
@@ -119,6 +123,8 @@ class Cox(NewtonAnalysis):
             return hide(state, Reason.NO_VARIATION)
         if self.too_many(p, died):
             return hide(state, Reason.MANY_PARAMETERS)
+        if self.too_small(state, totals, self.columns, records=records, events=died):
+            return None
         beta, terms, offset = state["beta"].tolist(), totals["terms"].tolist(), float(state["offset"])
         score, information, logs, least = self._sums(totals, events, terms)
         # Rounding of hazards, at all times together, over the mean number at risk.
@@ -126,7 +132,16 @@ class Cox(NewtonAnalysis):
         objective = 2.0 * (logs - (dot(beta, terms) - offset * died))
         if step == 0:
             state["null"] = tensor(-objective / 2)
-        found = self.move(step, state, score, information, objective, same=same, grain=(moved, moved), least=_CONSTANT * died)
+        found = self.move(
+            step,
+            state,
+            score,
+            information,
+            objective,
+            same=same,
+            grain=(moved, moved),
+            least=_CONSTANT * died,
+        )
         means = [one / records for one in totals["columns"].tolist()]
         offset = dot(means, state["beta"].tolist())
         state["offset"] = tensor(min(max(offset, -FARTHEST), FARTHEST))

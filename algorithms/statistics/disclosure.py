@@ -32,6 +32,7 @@ class Reason(IntEnum):
     NO_VARIATION = 9
     FEW_HOSPITALS = 10
     OUT_OF_RANGE = 11
+    SMALL_CATEGORIES = 12
 
 
 EXPLANATIONS: Final = {
@@ -47,8 +48,12 @@ EXPLANATIONS: Final = {
     Reason.OTHER_WITHHELD: "the analysis that it builds on is withheld",
     Reason.NO_VARIATION: "a group, an outcome or a column does not vary",
     Reason.FEW_HOSPITALS: "fewer hospitals than min_hospitals have such records",
+    Reason.SMALL_CATEGORIES: "a category of the formula has fewer records than min_cell, or fewer with or "
+    "without the event; join categories, or leave it out",
     Reason.OUT_OF_RANGE: "predictions are beyond what the declared columns allow",
 }
+
+NAMING: Final = (Reason.DEPENDENT_TERMS, Reason.SEPARATED, Reason.SMALL_CATEGORIES)  # terms are named then
 
 
 def is_small(count: float, min_cell: int) -> bool:

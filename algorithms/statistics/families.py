@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 
-from secfed.algorithms.data.tabular.columns import Column
 from secfed.algorithms.statistics.analysis import Values
 
 _FARTHEST_LOGIT: Final = 40.0
@@ -38,8 +37,8 @@ class Family(ABC):
 
     scale = 1.0
 
-    def __init__(self, outcome: Column) -> None:
-        self.largest = max(outcome.high, 1.0)
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.largest = low, max(high, 1.0)
 
     @abstractmethod
     def start(self, y: Values) -> tuple[Values, Values]:
@@ -69,9 +68,9 @@ class Family(ABC):
 class Gaussian(Family):
     """Identity link; outcomes of magnitude 1 at most."""
 
-    def __init__(self, outcome: Column) -> None:
-        super().__init__(outcome)
-        self.scale = outcome.bound or 1.0
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__(low, high)
+        self.scale = max(abs(low), abs(high)) or 1.0
 
     def start(self, y: Values) -> tuple[Values, Values]:
         """Least squares."""

@@ -24,6 +24,7 @@ from secfed.algorithms.statistics.formula import design
 from secfed.algorithms.statistics.newton import NewtonAnalysis
 from secfed.algorithms.statistics.options import GlmOptions
 from secfed.algorithms.statistics.results import Result, ResultTable
+from secfed.algorithms.statistics.small_categories import support, support_part
 from secfed.errors import ConfigError
 
 INTERCEPT = "1"  # the term
@@ -42,9 +43,9 @@ class Glm(NewtonAnalysis):
             raise ConfigError(f"{where}: {error.message}", remedy=error.remedy) from None
         if self.design.response is None:
             raise ConfigError(f"{where}: has no outcome", remedy="write it as outcome ~ terms")
-        outcome = self.column("formula", self.design.response)
         self._check_outcome(options, where)
-        self.family_name, self.family = options.family, FAMILIES[options.family](outcome)
+        self.family_name = options.family
+        self.family = FAMILIES[options.family](*self.design.outcome_interval)
         self.steps, self.per_term = options.max_steps, self.design.names
         self.scales = tuple(bound or 1.0 for bound in self.design.bounds)
         terms = [self.design.terms[position] for position in self.design.term_of]
@@ -55,20 +56,21 @@ class Glm(NewtonAnalysis):
         )
 
     def _check_outcome(self, options: GlmOptions, where: str) -> None:
-        outcome = self.column("formula", self.design.response or "")
+        left, (low, high) = self.design.left, self.design.outcome_interval
+        count = len(left.categories) if left is not None else 0
         fits = {
-            "binomial": len(outcome.categories) == 2 or (outcome.low, outcome.high) == (0.0, 1.0),
-            "poisson": outcome.kind == "number" and outcome.low >= 0,
-            "gaussian": outcome.kind == "number",
+            "binomial": count == 2 or (not count and (low, high) == (0.0, 1.0)),
+            "poisson": not count and low >= 0,
+            "gaussian": not count,
         }
         wanted = {
             "binomial": "two categories, or numbers 0 and 1",
             "poisson": "numbers from 0",
             "gaussian": "numbers",
         }
-        if not fits[options.family] or (outcome.kind == "category" and len(outcome.categories) != 2):
+        if not fits[options.family]:
             raise ConfigError(
-                f"{where}: the outcome {outcome.name!r} does not fit family = {options.family!r}",
+                f"{where}: the outcome {self.design.response!r} does not fit family = {options.family!r}",
                 remedy=f"use an outcome of {wanted[options.family]}, or another family",
             )
 
@@ -85,6 +87,7 @@ class Glm(NewtonAnalysis):
             Part("outcomes", (), self.family.largest if self.family.scale == 1.0 else 1.0),
             Part("extra", (), self.family.null_bound()),
             Part("beyond", ()),
+            support_part(self.design.columns),
         )
 
     def numbers(self) -> Shapes:
@@ -113,6 +116,7 @@ class Glm(NewtonAnalysis):
             "outcomes": float(y.sum()),
             "extra": float(self.family.null_terms(y).sum()),
             "beyond": beyond,
+            "support": support(x, y > 0.5, self.design.columns),  # of a binomial outcome
         }
 
     def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:
@@ -121,6 +125,9 @@ class Glm(NewtonAnalysis):
         reason = self._refused(records, outcomes)
         if reason is not None:
             return hide(state, reason)
+        events = float(round(outcomes)) if self.family_name == "binomial" else None
+        if self.too_small(state, totals, self.design.columns, records=records, events=events):
+            return None
         deviance, dispersion = float(totals["deviance"]), 1.0
         if self.family_name == "gaussian":
             dispersion = deviance / (records - self.size)

@@ -11,7 +11,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from secfed.algorithms.statistics.analysis import Analysis, Shapes, State, Values, finish, hide, tensor
+import torch
+
+from secfed.algorithms.statistics.analysis import MARKS, Analysis, Shapes, State, Values, finish, hide, tensor
 from secfed.algorithms.statistics.arithmetic import (
     Matrix,
     cholesky,
@@ -20,7 +22,9 @@ from secfed.algorithms.statistics.arithmetic import (
     inverse,
     solve,
 )
-from secfed.algorithms.statistics.disclosure import Reason
+from secfed.algorithms.statistics.disclosure import NAMING, Reason
+from secfed.algorithms.statistics.formula import DesignColumn
+from secfed.algorithms.statistics.small_categories import small_columns
 
 _TOLERANCE: Final = 1e-8  # of the last move, in standard errors
 _DEPENDENT: Final = 1e-9  # of a column's squares, left once the columns before it are taken out
@@ -54,8 +58,7 @@ class NewtonAnalysis(Analysis):
             "changed": (),
             "coefficients": (p,),
             "covariance": (p, p),
-            "dependent": (p,),
-            "diverging": (p,),
+            MARKS: (p,),
             **self.numbers(),
         }
 
@@ -66,6 +69,23 @@ class NewtonAnalysis(Analysis):
     def given(self, step: int) -> Sequence[str]:
         """The coefficients, once there are some."""
         return ("beta",) if step else ()
+
+    def too_small(
+        self,
+        state: State,
+        totals: Mapping[str, torch.Tensor],
+        columns: Sequence[DesignColumn],
+        *,
+        records: float,
+        events: float | None,
+    ) -> bool:
+        """Whether a category of the formula has few records; the result is withheld then."""
+        found = totals["support"].tolist()
+        marks = small_columns(found, columns, records=records, events=events, min_cell=self.min_cell)
+        if any(marks):
+            state[MARKS] = tensor([float(mark) for mark in marks])
+            hide(state, Reason.SMALL_CATEGORIES)
+        return any(marks)
 
     def move(
         self,
@@ -99,8 +119,7 @@ class NewtonAnalysis(Analysis):
             state["changed"] = tensor(1.0)
         lost = dependent(information, _DEPENDENT, least)
         if lost:
-            state["dependent"] = tensor([float(k in lost) for k in range(p)])
-            state["diverging"] = state["dependent"].clone()
+            state[MARKS] = tensor([float(k in lost) for k in range(p)])
             runs_off = step > 0 and not float(state["changed"])
             hide(state, Reason.SEPARATED if runs_off else Reason.DEPENDENT_TERMS)
             return False
@@ -158,13 +177,12 @@ class NewtonAnalysis(Analysis):
 
     def _diverged(self, state: State, delta: Sequence[float]) -> None:
         most = max(map(abs, delta))
-        state["diverging"] = tensor([float(abs(one) > most / 4) for one in delta])
+        state[MARKS] = tensor([float(abs(one) > most / 4) for one in delta])
         hide(state, Reason.SEPARATED)
 
     def withheld(self, reason: Reason, released: Mapping[str, Values]) -> str:
         """Which terms are to blame."""
-        key = {Reason.DEPENDENT_TERMS: "dependent", Reason.SEPARATED: "diverging"}.get(reason)
-        marks = released.get(key or "")
+        marks = released.get(MARKS) if reason in NAMING else None
         if marks is None:
             return ""
         return ", ".join(name for name, mark in zip(self.per_term, marks, strict=True) if mark)

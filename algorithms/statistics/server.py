@@ -8,8 +8,8 @@ import torch
 
 from secfed.algorithms.framework.base import Metrics, ServerProgram, SiteId, planned_for
 from secfed.algorithms.framework.server_state import copies, model_of, part_of
-from secfed.algorithms.statistics.analysis import DONE, NOISE, STATUS, STEP, Analysis
-from secfed.algorithms.statistics.disclosure import Reason
+from secfed.algorithms.statistics.analysis import DONE, MARKS, NOISE, STATUS, STEP, Analysis
+from secfed.algorithms.statistics.disclosure import NAMING, Reason
 from secfed.algorithms.statistics.plan import Step
 from secfed.wire.layout import Exchange, State, Totals
 
@@ -68,10 +68,8 @@ class StatisticsServer(ServerProgram):
             kept = {STATUS: own[STATUS], STEP: own[STEP]}
             if float(own[STATUS]) == Reason.RELEASED:
                 kept |= analysis.released(own)
-            elif float(own[STATUS]) == Reason.DEPENDENT_TERMS and "dependent" in own:
-                kept["dependent"] = own["dependent"]
-            elif float(own[STATUS]) == Reason.SEPARATED and "diverging" in own:
-                kept["diverging"] = own["diverging"]
+            elif float(own[STATUS]) in NAMING and MARKS in own:
+                kept[MARKS] = own[MARKS]
             model |= {f"{analysis.name}/{name}": value for name, value in kept.items()}
         return model
 

@@ -210,3 +210,34 @@ def test_nothing_is_added_once_an_estimate_is_found() -> None:
 def test_what_does_not_fit_is_refused(analysis: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         study(COLUMNS, RECORDS, {"one": analysis})
+
+
+def test_a_category_of_a_few_is_in_no_estimate() -> None:
+    """Its coefficient and error would give back how many they are, and their mean outcome."""
+    for analysis in (LOGISTIC, HAZARD):
+        own = {**RECORDS, "stage": np.where(np.arange(240) < 4, 2.0, np.arange(240) % 2)}
+        columns = [Column.category("stage", ("i", "ii", "iii")) if c.name == "stage" else c for c in COLUMNS]
+        found = of_kind(columns, own, **analysis)
+        assert found.withheld is not None
+        assert found.withheld.startswith("small_categories")
+        assert found.withheld.endswith("(C(stage)[T.iii])")
+
+
+def test_a_table_in_the_form_of_a_regression_is_a_table() -> None:
+    """Of categories only, coefficients are logarithms of ratios of cells: few deaths could be read off."""
+    deaths = (np.arange(240) % 3 == 0) & ((np.arange(240) % 2 == 0) | (np.arange(240) < 20))
+    own = {**RECORDS, "sex": np.arange(240) % 2 * 1.0, "dead": deaths * 1.0}
+    assert 0 < deaths[own["sex"] == 1].sum() < 5
+    table = of_kind(COLUMNS, own, **{**LOGISTIC, "formula": "dead ~ sex"})
+    assert table.withheld is not None
+    assert table.withheld.startswith("small_categories")
+    assert of_kind(COLUMNS, own, **{**LOGISTIC, "formula": "dead ~ sex + age"}).withheld is None
+
+
+def test_an_outcome_may_be_transformed() -> None:
+    found = of_kind(
+        COLUMNS, {**RECORDS, "visits": RECORDS["visits"] + 1}, kind="glm", formula="sqrt(visits) ~ sex"
+    )
+    known = np.sqrt(RECORDS["visits"] + 1)
+    wanted = [known[RECORDS["sex"] == g].mean() for g in range(2)]
+    assert found.result.values["coefficients"] == pytest.approx([wanted[0], wanted[1] - wanted[0]], abs=1e-9)
