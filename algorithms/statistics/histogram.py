@@ -66,4 +66,5 @@ class Histogram(TableAnalysis):
             },
             (ResultTable(f"Histogram of {title}", ("from", "to", *names), tuple(rows)),),
             (Figure("bars", f"Histogram of {title}", self.number.name + unit, "records", series),),
+            ("withheld cells are drawn empty",) if (told < 0).any() else (),
         )

@@ -85,7 +85,7 @@ def test_a_record_changes_no_answer_no_payment_and_no_entry(
     if unit in ("none", "site") and broadcast == (
         LARGE if algorithm in (*OF_PAIRS, "canonical-alignment") else TRAP
     ):
-        # or nothing was tested; private steps just leave such a record out, and no map and no cell passes one on
+        # or nothing was tested; private steps just leave such a record out, no map or cell passes it on
         assert with_it.failures or algorithm in ("canonical", "statistics")
         assert not without.failures
 
