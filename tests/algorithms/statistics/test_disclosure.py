@@ -43,7 +43,7 @@ def largest(told: Told, row: int, column: int) -> float:
 def test_no_small_cell_is_bounded_below_the_limit(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(sum(shape))
     checked = nothing = 0
-    for _ in range(40):
+    for _ in range(20):
         cells = np.where(rng.random(shape) < 0.3, rng.integers(0, LEAST, shape), rng.integers(0, 60, shape))
         small = [[is_small(cell, LEAST) for cell in row] for row in cells.tolist()]
         told = protected(cells.tolist(), small, LEAST)
@@ -60,8 +60,8 @@ def test_no_small_cell_is_bounded_below_the_limit(shape: tuple[int, int]) -> Non
             checked += 1
             assert shown[i, j] == WITHHELD
             assert largest(told, i, j) >= LEAST - 1e-6
-    assert checked > 20
-    assert nothing < 30
+    assert checked > 8
+    assert nothing < 15
 
 
 def test_a_table_without_small_numbers_is_told_whole() -> None:
