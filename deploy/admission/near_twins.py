@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from secfed.errors import ConfigError
+from secfed.runs.run_folder import study_folder
 from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
 
@@ -166,7 +167,6 @@ def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
 
 
 def _settings_of(state: Path, study: str) -> Path:
-    from secfed.site.runtime import study_folder  # torch
 
     return study_folder(state, study) / _SETTINGS_FILE
 

@@ -22,14 +22,14 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import Admitted, admit
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.decision_recorder import STUDY_ID, SiteDecisions
+from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.admission.offered import check_plan, check_roster
 from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.enrolment.site_payments import wasted
 from secfed.deploy.transport.client import CallFailed, SiteConnection
 from secfed.deploy.transport.flower.client import FlowerClient
@@ -41,12 +41,12 @@ from secfed.dp.ledger.ledger import Ledger
 from secfed.engine.wire import Job
 from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
 from secfed.records.transcript import COMPLAINED, SUMMED, Complaint
-from secfed.runs.run_folder import MODEL_FILE
+from secfed.runs.run_folder import MODEL_FILE, study_folder
 from secfed.site.containment import Failure
 from secfed.site.durable_store import DurableStore
 from secfed.site.journal import Journal
 from secfed.site.parts import Member
-from secfed.site.runtime import SiteStudy, open_site_study, study_folder
+from secfed.site.runtime import SiteStudy, open_site_study
 from secfed.site.terms import Terms
 from secfed.storage.signed_files import SignedFiles
 
@@ -84,7 +84,8 @@ class Agent:
         self._now, self._poll_s, self._once = now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
         self._decisions = SiteDecisions(folder, self._identity, now)
-        self._roster: Roster = folder.roster()
+        self._pinned: Roster = folder.roster()
+        self._roster = self._pinned  # of the study that is visited
         self._passphrase, self._limits = passphrase, limits
         socket = folder.flower_socket
         self._address = folder.address() if socket is None else str(socket)
@@ -142,7 +143,7 @@ class Agent:
                 return True
             try:
                 admitted = self._admit(offer)
-                self._decisions.permits(admitted.terms.study, self._roster)
+                self._decisions.permits(admitted.terms.study, self._pinned)
                 near_twins.begin(self._folder, admitted.terms, admitted.data, self._now())
             except SecfedError as error:
                 asking.study = offer.study
@@ -210,7 +211,8 @@ class Agent:
         check_not_paused(self._folder.state)
         try:
             # As it is on the disk now: an administrator may have pinned another one.
-            self._roster = self._folder.roster()
+            self._pinned = self._folder.roster()
+            self._roster = self._folder.roster_of(offer.study, self._pinned)
         except ProtocolError as error:  # of the site's own files: its words name their paths, and stay here
             raise ConfigError(error.message, remedy=error.remedy) from None
         if not offer.finished:  # nothing will be asked any more
@@ -227,7 +229,7 @@ class Agent:
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
             self._board.error(str(error))
         self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
-        self._decisions.declines(link.study, error, self._roster)
+        self._decisions.declines(link.study, error, self._pinned)
         link.refuse(b"", error)
 
     def _serve(self, admitted: Admitted, opened: SiteStudy) -> bool:
@@ -252,7 +254,14 @@ class Agent:
             self._board.set(study=study, state="serving", rounds=rounds, why=None, waits=None)
             log.info("study served", extra={"facts": {"study": study}})
             handler = StudyHandler(
-                self._folder, admitted.terms, opened, self._roster, self._board, self._now, self._decisions
+                self._folder,
+                admitted.terms,
+                opened,
+                self._roster,
+                self._pinned,
+                self._board,
+                self._now,
+                self._decisions,
             )
             # The link knows: to ask again would ask an aggregator that may be gone by now.
             ended = link.serve(

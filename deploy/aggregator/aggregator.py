@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from secfed import __version__
+from secfed.crypto.identity import Roster
 from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport, SiteVersions, Tell
 from secfed.deploy.aggregator.run import CentralRun
@@ -26,7 +27,9 @@ from secfed.deploy.transport.signals import Stopper
 from secfed.deploy.transport.study_server import Offer, Refused, StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
+from secfed.records.roster_file import ROSTER_FILE, begun_with, read_roster
 from secfed.records.transcript import Log
+from secfed.runs.run_folder import TRANSCRIPT_FILE
 from secfed.runs.run_report import Observer, RunReport
 from secfed.study.study import Study
 
@@ -102,6 +105,7 @@ class Aggregator:
         roster = consortium.roster()
         if roster is None:
             raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
+        roster = roster_of_run(out, roster, consortium.roster_path)
         self._central = central = CentralStudy(study, roster, service.sites)
         self._quorum = _quorum(central, service.quorum)
         self._service, self._observer, self._stopper = service, observer, stopper
@@ -204,6 +208,23 @@ class Aggregator:
             else:
                 said.release()
                 took.add(said.site)
+
+
+def roster_of_run(out: Path, enrolled: Roster, path: Path) -> Roster:
+    """The roster that the run in ``out`` began with, else the present one, whose file is ``path``.
+
+    ``RosterError``: a member of it is no member any more. Who was admitted since is asked by later runs.
+    """
+    kept = out / ROSTER_FILE
+    if (out / TRANSCRIPT_FILE).is_file() and kept.is_file():
+        members = dict(enrolled.members)
+        gone = [site for site, public in read_roster(kept).members if members.get(site) != public]
+        if gone:
+            raise RosterError(
+                f"--out {out}: the run began with {', '.join(gone)}, removed since or given another key",
+                remedy="begin the study anew, under another name and without what was removed",
+            )
+    return begun_with(out / TRANSCRIPT_FILE, enrolled, path)
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:

@@ -13,6 +13,7 @@ approvals.json       what was decided about studies, and which the policy let in
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -32,7 +33,11 @@ from secfed.deploy.pki import certificate_checks, key_files
 from secfed.deploy.pki.names import check_site_name
 from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
 from secfed.errors import ConfigError, RosterError
+from secfed.records.roster_file import begun_with
+from secfed.runs.run_folder import TRANSCRIPT_FILE, study_folder
 from secfed.storage import private_files
+
+STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})-([0-9a-f]{64})")  # name and digest of a study
 
 _REQUEST_FILE: Final = "request.json"
 _IDENTITY_FILE: Final = "identity.key"
@@ -208,6 +213,13 @@ class SiteFolder:
             raise ConfigError(f"{self.folder}: no roster is pinned", remedy="run: secfed site trust ROSTER")
         rosters.check_own(pinned.roster, self.name, self.request().identity_key)
         return pinned.roster
+
+    def roster_of(self, study: str, pinned: Roster) -> Roster:
+        """The roster of a study, by its id: that with which it began here, else the pinned one."""
+        if not STUDY_ID.fullmatch(study):  # it names a folder
+            return pinned
+        transcript = study_folder(self.state, study) / TRANSCRIPT_FILE
+        return begun_with(transcript, pinned, self._pinned_path)
 
     def check_roster(self, roster: Roster) -> None:
         """Check a roster before an administrator is asked to pin it."""

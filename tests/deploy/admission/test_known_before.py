@@ -213,7 +213,7 @@ def test_a_refusal_that_will_come_again_takes_the_site_out_of_the_study(
         raise error
 
     opened, nobody = SimpleNamespace(site=SimpleNamespace(handle=refuse)), MagicMock()
-    handler = StudyHandler(nobody, nobody, opened, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
+    handler = StudyHandler(nobody, nobody, opened, nobody, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
     for check in ("check_not_paused", "still_permitted"):
         monkeypatch.setattr(study_handler, check, lambda *_: None)
     frame = memoryview(Task("s", 1, 0, "update", b"").encode())
