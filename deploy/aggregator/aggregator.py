@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -100,6 +100,7 @@ class Aggregator:
         observer: Observer,
         tell: Tell,
         stopper: Stopper,
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         limits = service.link_limits()
         roster = consortium.roster()
@@ -109,6 +110,7 @@ class Aggregator:
         self._central = central = CentralStudy(study, roster, service.sites)
         self._quorum = _quorum(central, service.quorum)
         self._service, self._observer, self._stopper = service, observer, stopper
+        self._is_paused = is_paused
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
         caps = FrameCaps.of(central.algorithm, study.rounds, len(roster.sites), central.protection)
@@ -130,7 +132,8 @@ class Aggregator:
         """Serve the study to its end, or raise.
 
         ``Stopped``: by the operator; ``LinkError``: the address cannot be had; ``StudyStopped``: the next
-        rounds could come to no sum, it can be resumed or ended; ``RoundAborted``: not one sum came about.
+        rounds could come to no sum, it can be resumed or ended; ``RoundAborted``: not one sum came about;
+        ``StudyPaused``: by the operator, before an exchange.
         """
         central = self._central
         with closing(CentralRun(central, self._identity, self._out, self._carrier, self._observer)) as run:
@@ -176,6 +179,7 @@ class Aggregator:
             rounds=self._central.study.rounds,
             result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
             after_step=self._versions.look,  # a site that answered has said what it runs
+            is_paused=self._is_paused,
         )
 
     def _say_farewell(self, final: bytes) -> set[SiteId]:

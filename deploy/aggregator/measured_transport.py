@@ -15,7 +15,7 @@ from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
 from secfed.deploy.transport.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
-from secfed.deploy.transport.signals import Stopper
+from secfed.deploy.transport.signals import Stopper, StudyPaused
 from secfed.deploy.transport.study_server import Presence, StudyServer
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import REFUSED, Log
@@ -49,6 +49,7 @@ class MeasuredTransport(Watcher):
     result_s: float = 60.0  # that sites have for a result that is only told
     slow_s: float = 30.0  # the operator is told whom a step waits for when nothing has come for so long
     after_step: Callable[[], None] = lambda: None
+    is_paused: Callable[[], bool] = lambda: False  # asked before every exchange
 
     def __post_init__(self) -> None:
         self._link = StageDispatcher(self.server, self._deadline_of, silent_s=self.silent_s, watcher=self)
@@ -104,6 +105,8 @@ class MeasuredTransport(Watcher):
         needed = min(self.quorum, len(requests), self.needed_of(len(requests)))
         told: tuple[tuple[SiteId, ...], list[str]] | None = None
         while True:
+            if self.is_paused():
+                raise StudyPaused("The study is paused", remedy="secfed consortium resume STUDY")
             there = self._link.wait_for(tuple(requests), needed, _LOOK_S, within_s=self.silent_s)
             if len(there) >= needed:
                 if told is not None:

@@ -25,6 +25,10 @@ class Stopped(SecfedError):
     exit_code = 130  # 128 + SIGINT, as shells report it
 
 
+class StudyPaused(Stopped):
+    """The operator paused the study before its next exchange; it can be resumed."""
+
+
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in _NUMBERS}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +12,6 @@ import typer
 
 from secfed.cli.aggregate_log import EventLog, tell_person
 from secfed.cli.asking import passphrase_of
-from secfed.cli.options import StudyFile
 from secfed.cli.simulate import show_report
 from secfed.cli.site_folders import NamedConsortium
 from secfed.deploy.enrolment.consortium import Consortium
@@ -26,7 +27,14 @@ if TYPE_CHECKING:
 
 
 def aggregate(
-    study_file: StudyFile,
+    studies: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="STUDY...",
+            help="Study files, or folders of them; several are served one after another.",
+            show_default=False,
+        ),
+    ],
     consortium: NamedConsortium,
     out: Annotated[
         Path,
@@ -35,7 +43,7 @@ def aggregate(
             "-o",
             metavar="RUN",
             help="Folder of the run: results, transcript, and what is needed to resume. The same folder "
-            "resumes a run that was stopped or killed.",
+            "resumes a run that was stopped or killed. Of several studies each gets a folder in it.",
             show_default=False,
         ),
     ],
@@ -96,35 +104,56 @@ def aggregate(
 ) -> None:
     """Run a study: wait for the hospitals, carry the rounds, keep everything that a restart needs.
 
-    Ctrl-C stops after the message that is being handled. The same command resumes.
+    Several studies wait for each other: the next begins when one has ended, or is paused with
+    [bold]secfed consortium pause[/]. Ctrl-C stops after the message that is being handled. The same command
+    resumes.
 
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
     from secfed.deploy.aggregator.aggregator import Service
+    from secfed.deploy.aggregator.queue import QueuedStudy, StudyQueue
 
-    console = stderr()
     asked = _names(sites)
     service = Service(listen, quorum, asked, silent_s, farewell_s, uploads_at_a_time, flower_socket, end)
-    if log_json:
+    centre, stopper, console = Consortium(consortium), Stopper(), stderr()
+    log = EventLog() if log_json else None
+    if log is not None:
         from secfed.deploy.transport.json_log import log_as_json
 
         log_as_json("info", sys.stderr)
-        log = EventLog()
-        report = _run(study_file, consortium, out, service, log, log.tell)
-    else:
-        with watching(console, quiet=False) as observer:
-            report = _run(study_file, consortium, out, service, observer, tell_person(console))
-    if as_json or not log_json:
-        show_report(report, out, as_json=as_json)
-    else:
-        from secfed.runs.figures import write_figures
-        from secfed.runs.run_folder import FIGURES_FOLDER
+    tell = tell_person(console) if log is None else log.tell
+    queue = StudyQueue(studies, out, lambda name: name in centre.paused(), tell, stopper)
+    if not queue.is_single and (end or as_json):
+        raise ConfigError("--end, --json: are for a single study", remedy="name one study file")
 
-        write_figures(report, out / FIGURES_FOLDER)
+    def serve(one: QueuedStudy, is_paused: Callable[[], bool]) -> None:
+        watched = nullcontext(log) if log is not None else watching(console, quiet=False)
+        with watched as observer:
+            report = _run(one.file, centre, one.out, service, observer, tell, stopper, is_paused)
+        if as_json or log is None:
+            show_report(report, one.out, as_json=as_json)
+        else:
+            from secfed.runs.figures import write_figures
+            from secfed.runs.run_folder import FIGURES_FOLDER
+
+            write_figures(report, one.out / FIGURES_FOLDER)
+
+    try:
+        with stopper.installed():
+            queue.run(serve)
+    except Stopped as error:
+        raise Stopped(error.message, remedy=f"start it again with --out {out} to resume") from None
 
 
 def _run(
-    study_file: Path, folder: Path, out: Path, service: Service, observer: Observer, tell: Tell
+    study_file: Path,
+    centre: Consortium,
+    out: Path,
+    service: Service,
+    observer: Observer,
+    tell: Tell,
+    stopper: Stopper,
+    is_paused: Callable[[], bool],
 ) -> RunReport:
     from secfed.deploy.aggregator.aggregator import Aggregator
     from secfed.study.study import Study
@@ -134,8 +163,6 @@ def _run(
     # What was checked, and is run here, must be what the hospitals are sent.
     if Study.parse(text, source=str(study_file)).tables() != study.tables():
         raise ConfigError(f"{study_file}: was changed while it was read", remedy="start again")
-    centre = Consortium(folder)
-    stopper = Stopper()
     aggregator = Aggregator(
         study,
         text,
@@ -146,12 +173,9 @@ def _run(
         observer=observer,
         tell=tell,
         stopper=stopper,
+        is_paused=is_paused,
     )
-    try:
-        with stopper.installed():
-            return aggregator.run()
-    except Stopped as error:
-        raise Stopped(error.message, remedy=f"start it again with --out {out} to resume") from None
+    return aggregator.run()
 
 
 def _names(sites: str | None) -> tuple[str, ...] | None:

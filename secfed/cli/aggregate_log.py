@@ -43,6 +43,15 @@ def tell_person(console: Console) -> Callable[..., None]:
             case "slow":
                 waits = Waits(ANSWERS, facts["answered"], facts["asked"]).describe()
                 text = f"{_where(facts)}{waits} at {facts['stage']}{_why(facts)}"
+            case "turn":
+                more = f"; after it: {', '.join(facts['queued'])}" if facts["queued"] else ""
+                text = f"{facts['study']} has its turn, in {facts['out']}{more}"
+            case "paused":
+                text = f"{facts['study']} is paused; to go on: secfed consortium resume {facts['study']}"
+            case "continued":
+                text = f"{facts['study']} is no longer paused"
+            case "failed":
+                text = f"{facts['study']} failed, and others get their turn: {facts['reason']}"
             case "stopped":
                 text = f"stopped: {facts['reason']}"
             case "finished":
