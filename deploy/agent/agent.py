@@ -31,6 +31,7 @@ from secfed.deploy.agent.training import Stopping, TrainingProcess
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.enrolment.site_payments import wasted
+from secfed.deploy.policy.absence import REMOVED_TEXT, Absence
 from secfed.deploy.transport.client import CallFailed, SiteConnection
 from secfed.deploy.transport.flower.client import FlowerClient
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
@@ -100,6 +101,7 @@ class Agent:
         self._link: SiteConnection | None = None
         self._training: TrainingProcess | None = None
         self._backoff = Backoff(limits.backoff_s, limits.backoff_cap_s)
+        self._removed = False  # as the aggregator said last
         self._told = ""  # the reason that was last logged
 
     def run(self) -> None:
@@ -197,7 +199,7 @@ class Agent:
             log.error("a study is over, and its secrets in %s are not destroyed: %s", work, error)
 
     def _refused_for_good(self, offer: HelloReply, error: SecfedError) -> bool:
-        if not isinstance(error, PolicyRefused) or error.remedy == "wait":
+        if not isinstance(error, PolicyRefused) or Absence.of("PolicyRefused", error.message).is_temporary:
             return False
         known = Approvals(self._folder.approvals_path).all()
         return offer.study[-64:] not in {item.digest for item in known if item.state is ApprovalState.HELD}
@@ -223,7 +225,7 @@ class Agent:
         return admitted
 
     def _decline(self, link: SiteConnection, error: SecfedError) -> None:
-        state = "refused" if isinstance(error, PolicyRefused) else "failed"
+        state = str(Absence.of(type(error).__name__, error.message))
         if self._told != str(error):
             self._told = str(error)
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
@@ -379,12 +381,16 @@ class Agent:
         if self._backoff.failures:
             log.info("connected")
         self._backoff.failures = 0
-        self._board.set(connection="connected")
+        back = {"state": "idle", "why": None} if self._removed else {}
+        self._removed = False
+        self._board.set(connection="connected", **back)
 
     def _disconnected(self, error: LinkError) -> None:
         if not self._stopped.is_set():
             self._board.count(failures=1)
-            self._board.set(connection="failing")
+            self._removed = REMOVED_TEXT in error.message
+            gone = {"state": str(Absence.REMOVED), "why": error.message} if self._removed else {}
+            self._board.set(connection="failing", **gone)
             self._board.error(str(error))
             log.warning("connection: %s", error)
 

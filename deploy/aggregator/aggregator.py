@@ -107,7 +107,8 @@ class Aggregator:
         if roster is None:
             raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
         roster = roster_of_run(out, roster, consortium.roster_path)
-        self._central = central = CentralStudy(study, roster, service.sites)
+        removed = consortium.members().removed_sites
+        self._central = central = CentralStudy(study, roster, service.sites, removed=removed)
         self._quorum = _quorum(central, service.quorum)
         self._service, self._observer, self._stopper = service, observer, stopper
         self._is_paused = is_paused
@@ -121,7 +122,7 @@ class Aggregator:
         if service.flower_socket is None:
             listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
             tls = consortium.aggregator_tls(passphrase, datetime.now(UTC))
-            self._server = LinkServer(listen, tls, roster.sites, offer, limits)
+            self._server = LinkServer(listen, tls, roster.sites, offer, limits, removed=removed)
         else:
             ttl_s = study.protection.deadline_s
             self._server = FlowerServer(service.flower_socket, self._identity, roster, offer, ttl_s=ttl_s)

@@ -17,6 +17,7 @@ from secfed.deploy.transport.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.transport.signals import Stopper, StudyPaused
 from secfed.deploy.transport.study_server import Presence, StudyServer
+from secfed.errors import PolicyRefused
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import REFUSED, Log
 from secfed.runs.run_report import WAIT, Observer, PerSite, RoundReport
@@ -26,7 +27,6 @@ from secfed.wire.transport import OnReply
 
 Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's log
 
-_REFUSES: Final = "refuses the study"
 _LOOK_S: Final = 1.0
 
 
@@ -103,7 +103,7 @@ class MeasuredTransport(Watcher):
     def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
         """Wait until enough sites are there: rounds that must fail are not begun."""
         needed = min(self.quorum, len(requests), self.needed_of(len(requests)))
-        told: tuple[tuple[SiteId, ...], list[str]] | None = None
+        told: tuple[tuple[SiteId, ...], dict[SiteId, str]] | None = None
         while True:
             if self.is_paused():
                 raise StudyPaused("The study is paused", remedy="secfed consortium resume STUDY")
@@ -114,9 +114,12 @@ class MeasuredTransport(Watcher):
                 return
             self.server.waits_for(Waits(ARRIVALS, len(there), needed))
             why = self._why(site for site in requests if site not in there)
-            found = there, [text for text in why.values() if text.startswith(_REFUSES)]
+            states = self._absent(requests)
+            found = there, states
             if found != told:
-                self.tell("waiting", needed=needed, sites=list(there), **self._place(), why=why)
+                self.tell(
+                    "waiting", needed=needed, sites=list(there), **self._place(), why=why, states=states
+                )
                 told = found
 
     def progress(self, stage: str, done: int, asked: int) -> None:
@@ -142,6 +145,12 @@ class MeasuredTransport(Watcher):
         """What the link sees of sites that are waited for."""
         seen = self.server.presence()
         return {site: _reason(seen[site], self.silent_s) for site in sites if site in seen}
+
+    def _absent(self, sites: Iterable[SiteId]) -> dict[SiteId, str]:
+        """In one word, why sites take no part now: those that say so."""
+        seen = self.server.presence()
+        found = {site: seen[site].absence for site in sites if site in seen}
+        return {site: str(state) for site, state in found.items() if state is not None}
 
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
         """Record a refusal, and tell the operator."""
@@ -182,8 +191,8 @@ class MeasuredTransport(Watcher):
 
 def _reason(seen: Presence, silent_s: float) -> str:
     """Why a site is waited for, as far as the link can see."""
-    if seen.declined is not None:
-        return f"{_REFUSES}: {seen.declined}"
+    if seen.absence is not None:
+        return f"{seen.absence}: {(seen.declined or '').removeprefix(f'{PolicyRefused.__name__}: ')}"
     if seen.silent_s is None:
         return "has never called"
     if not seen.calling and seen.silent_s > silent_s:

@@ -20,6 +20,7 @@ from pydantic import Field
 from secfed.config.schema import Options, Strict, checked, suggestion
 from secfed.config.toml_file import read_tables
 from secfed.crypto.attempt import SiteLimits
+from secfed.deploy.policy.absence import WAITING_TEXT
 from secfed.deploy.policy.rules import Anything, Rules, broken, read_rules
 from secfed.deploy.policy.sections import (
     BudgetRules,
@@ -181,8 +182,9 @@ class Policy:
         data = self.data_set(study)
         if found or data is None:
             waits = bool(found) and all(item.temporary for item in found)
+            said = WAITING_TEXT if waits else "is not permitted at this site"
             raise PolicyRefused(
-                f"study {study.name!r} is not permitted at this site: {'; '.join(map(str, found))}",
+                f"study {study.name!r} {said}: {'; '.join(map(str, found))}",
                 remedy="wait" if waits else "change the study, or ask this site to change its policy",
                 keys=tuple(item.key for item in found if not item.temporary),
             )

@@ -36,7 +36,7 @@ RefusedName = Annotated[str, typer.Argument(metavar="STUDY", help=_REFUSED_NAME,
 
 _STOP_S = 60.0
 _LONGEST_POLL_S = 86_400.0
-_STATES = {"permitted": "permitted by the policy"}
+_STATES = {"permitted": "permitted by the policy", "withdrawn": "refused"}
 
 
 @agent_app.command()

@@ -22,6 +22,7 @@ import grpc
 
 from secfed.deploy.pki.certificate_checks import load, site_of
 from secfed.deploy.pki.tls_folder import TlsFiles
+from secfed.deploy.policy.absence import REMOVED_TEXT
 from secfed.errors import ConfigError, PolicyRefused
 
 __all__ = ["PeerAuthenticator", "TlsFiles", "channel_credentials", "grpc", "server_credentials"]
@@ -44,9 +45,13 @@ class PeerAuthenticator:
     """Tells the site behind a call."""
 
     def __init__(
-        self, sites: Collection[str], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        sites: Collection[str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        removed: Collection[str] = (),
     ) -> None:
-        self._sites, self._now = frozenset(sites), now
+        self._sites, self._now, self._removed = frozenset(sites), now, frozenset(removed)
 
     def caller(self, connection: AuthContext) -> str:
         """The site at the other end of a connection, or ``PolicyRefused``."""
@@ -62,6 +67,8 @@ class PeerAuthenticator:
             raise PolicyRefused(error.message, remedy=error.remedy) from None
         if self._now() > certificate.not_valid_after_utc:
             raise PolicyRefused(f"the certificate of site {site!r} has expired", remedy="renew it")
+        if site in self._removed - self._sites:
+            raise PolicyRefused(f"site {site!r} {REMOVED_TEXT}", remedy="ask the study centre")
         if site not in self._sites:
             raise PolicyRefused(f"site {site!r} is not in the roster", remedy="have it admitted")
         return site

@@ -18,7 +18,8 @@ from secfed.deploy.agent import control
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.transport.client import refusal_message
+from secfed.deploy.policy.absence import Absence
+from secfed.deploy.transport.client import CallFailed, refusal_message
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import HelloReply
@@ -65,13 +66,16 @@ def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_not
     permit(folder, "manual")
     centre.start(NAMES[0])
     board = centre.boards[NAMES[0]]
-    wait_until(lambda: '"refused"' in board.path.read_text())
+    wait_until(lambda: '"held"' in board.path.read_text())
     wait_until(centre.declined)
     assert "waits for the approval" in centre.declined()
+    assert centre.server.presence()[NAMES[0]].absence is Absence.HELD
     control.pause(folder.state)
     Approvals(folder.approvals_path).record("tiny", centre.study.digest(), utc_now())
     Approvals(folder.approvals_path).approve_what(centre.study.digest().hex(), utc_now())
     wait_until(lambda: "paused" in centre.declined())
+    assert centre.server.presence()[NAMES[0]].absence is Absence.PAUSED
+    wait_until(lambda: '"paused"' in board.path.read_text())
     control.resume(folder.state)
     wait_until(lambda: '"serving"' in board.path.read_text(), 60.0)
 
@@ -91,7 +95,7 @@ def test_local_training_gets_a_seed_that_only_this_agent_knows_unless_it_simulat
     assert len({*seeds, centre.study.seed}) == 4
 
 
-@pytest.mark.parametrize("how", ["paused", "withdrawn"])
+@pytest.mark.parametrize("how", ["paused", "refused"])
 def test_a_site_that_takes_no_more_of_a_running_study_is_not_counted_as_there(
     centre: Centre, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,11 +114,11 @@ def test_a_site_that_takes_no_more_of_a_running_study_is_not_counted_as_there(
     centre.link.ask("train", {name: task}, lambda *_: None)
     assert [(site, kind) for _, site, kind, _ in centre.watched.refusals] == [(name, "PolicyRefused")]
     assert centre.link.present(60.0) == ()  # at once: the next round waits for its quorum
-    wait_until(lambda: '"refused"' in centre.boards[name].path.read_text())
+    wait_until(lambda: f'"{how}"' in centre.boards[name].path.read_text())
     wait_until(lambda: how in centre.declined())
     assert centre.link.present(60.0) == ()
     control.resume(folder.state)
-    if how == "withdrawn":
+    if how == "refused":
         approvals.approve_what("tiny", utc_now())
     wait_until(lambda: centre.link.present(60.0) == (name,), 60.0)
 
@@ -147,7 +151,7 @@ def test_what_is_offered_must_be_what_it_is_called_and_permitted(centre: Centre)
         admit(folder, centre.roster, named, own.encode(), utc_now())
     Approvals(folder.approvals_path).record("tiny", centre.study.digest(), utc_now())
     Approvals(folder.approvals_path).refuse_what(centre.study.digest().hex(), utc_now())
-    with pytest.raises(PolicyRefused, match="withdrawn"):
+    with pytest.raises(PolicyRefused, match="was refused"):
         still_permitted(folder, centre.study, len(NAMES), utc_now())
 
 
@@ -165,9 +169,9 @@ def test_a_study_that_the_policy_lets_in_can_be_refused_by_name_with_other_setti
     assert (found.digest, found.state) == (centre.study.digest().hex(), ApprovalState.PERMITTED)
     approvals.refuse_what("tiny", utc_now())
     for text in (TOML, TOML.replace("learning_rate = 0.1", "learning_rate = 0.2")):
-        with pytest.raises(PolicyRefused, match="withdrawn"):
+        with pytest.raises(PolicyRefused, match="was refused"):
             offered(text)
-    with pytest.raises(PolicyRefused, match="withdrawn"):  # also of a study that is running
+    with pytest.raises(PolicyRefused, match="was refused"):  # also of a study that is running
         still_permitted(folder, centre.study, len(NAMES), utc_now())
     approvals.approve_what("tiny", utc_now())
     offered()
@@ -182,6 +186,18 @@ def test_a_damaged_roster_is_refused_without_a_word_about_where_it_is(centre: Ce
         agent._admit(offer)
     refusal = refusal_message("heart", b"", caught.value)
     assert (refusal.kind, refusal.reason) == ("SecfedError", "this site cannot do this now")
+
+
+def test_an_agent_whose_site_was_removed_says_so_until_it_is_admitted_again(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    agent = Agent(folder, passphrase=None, board=StatusBoard(folder.state / STATUS_FILE, folder.name))
+    agent._disconnected(CallFailed("permission denied: site 'hospital-1' was removed from the roster"))
+    assert (status(folder)["state"], status(folder)["connection"]) == ("removed", "failing")
+    assert "removed" in now_at_hospital({**status(folder), "running": True})
+    agent._connected()
+    assert (status(folder)["state"], status(folder)["connection"]) == ("idle", "connected")
+    agent._disconnected(CallFailed("unavailable"))
+    assert status(folder)["state"] == "idle"
 
 
 def test_a_study_that_cannot_be_opened_does_not_end_the_agent(

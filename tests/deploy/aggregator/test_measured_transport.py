@@ -238,6 +238,8 @@ def test_sites_of_the_study_are_asked_or_those_that_are_named(tmp_path):
     more, fewer = (Study.parse(TOML.format(protection="masked", sites=n, rounds=1)) for n in (5, 3))
     with pytest.raises(RosterError, match="hospital-5"):
         CentralStudy(more, h.roster)
+    with pytest.raises(RosterError, match="hospital-5: removed from the roster"):
+        CentralStudy(more, h.roster, removed=["hospital-5", "hospital-1"])
     central = CentralStudy(fewer, h.roster)  # although the roster has more
     assert central.asked == central.names == h.names[:3]
     asked = CentralStudy(h.study, h.roster, ("hospital-4", "hospital-1", "hospital-2")).asked

@@ -59,6 +59,12 @@ def served(**more: Any) -> dict[str, Any]:
         (served(why="hours: not now"), "round 3 of 20, this hospital refused: hours: not now"),
         (served(connection="failing"), "no connection to the study centre; it is tried again"),
         (served(state="refused", why="held"), "the study does not run here: held"),
+        (served(state="held", why="not approved"), "held: not approved"),
+        (served(state="paused", why="by a person"), "paused: by a person"),
+        (
+            served(state="removed", connection="failing"),
+            "removed: the study centre has taken this hospital out of its roster; ask there",
+        ),
         (served(state="idle"), "waiting for a study to be served"),
         (served(state="finished"), "the study is over"),
         (served(running=False), "nothing: the agent is not running"),
