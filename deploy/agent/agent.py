@@ -228,7 +228,7 @@ class Agent:
         state = str(Absence.of(type(error).__name__, error.message))
         if self._told != str(error):
             self._told = str(error)
-            log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
+            log.warning("study not served: %s", error, extra={"facts": {"study": link.study, "state": state}})
             self._board.error(str(error))
         self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
         self._decisions.declines(link.study, error, self._pinned)

@@ -24,7 +24,7 @@ from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.signals import Stopper
-from secfed.deploy.transport.study_server import Offer, Refused, StudyServer
+from secfed.deploy.transport.study_server import Offer, Presence, Refused, StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
 from secfed.records.roster_file import ROSTER_FILE, begun_with, read_roster
@@ -112,6 +112,7 @@ class Aggregator:
         self._quorum = _quorum(central, service.quorum)
         self._service, self._observer, self._stopper = service, observer, stopper
         self._is_paused = is_paused
+        self._round: Callable[[], int] = lambda: 0
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
         caps = FrameCaps.of(central.algorithm, study.rounds, len(roster.sites), central.protection)
@@ -163,10 +164,15 @@ class Aggregator:
             finally:
                 self._server.stop()
 
+    def seen(self) -> tuple[int, dict[SiteId, Presence]]:
+        """The round, and what the link sees of the hospitals that are asked."""
+        presence = self._server.presence()
+        return self._round(), {site: presence[site] for site in self._central.asked}
+
     def _carrier(self, log: Log) -> MeasuredTransport:
         protection = self._central.study.protection
         of_exchange = protection.max_dropouts is not None and self._service.quorum is None
-        return MeasuredTransport(
+        carrier = MeasuredTransport(
             self._server,
             log,
             self._observer,
@@ -182,6 +188,8 @@ class Aggregator:
             after_step=self._versions.look,  # a site that answered has said what it runs
             is_paused=self._is_paused,
         )
+        self._round = lambda: carrier.round
+        return carrier
 
     def _say_farewell(self, final: bytes) -> set[SiteId]:
         """Bring the model to the sites and tell them that the study is over, until all know it or time is up.

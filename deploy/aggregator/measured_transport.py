@@ -65,7 +65,7 @@ class MeasuredTransport(Watcher):
 
     def start_round(self, number: int) -> None:
         """Forget the last round's dropouts and measurements."""
-        self._round = number
+        self.round = number
         self._gone: dict[SiteId, str] = {}
         self.refusals: dict[SiteId, Refusal] = {}  # the last of every site in this round
         self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0, WAIT: 0.0}
@@ -126,7 +126,7 @@ class MeasuredTransport(Watcher):
         """Tell the observer, and sites that ask, how many have answered."""
         self._since_s = time.monotonic()
         self.server.waits_for(Waits(ANSWERS, self._answered, self._answered + len(self._open)))
-        self.observer.stage(self._round, "", stage, done, asked)
+        self.observer.stage(self.round, "", stage, done, asked)
 
     def idle(self, stage: str) -> None:
         """Tell the operator, once for each set of sites, whom a step waits for."""
@@ -139,7 +139,7 @@ class MeasuredTransport(Watcher):
         self.tell("slow", **self._place(), stage=stage, **facts, sites=sorted(waiting), why=why)
 
     def _place(self) -> dict[str, Any]:
-        return {"round": self._round, "rounds": self.rounds}
+        return {"round": self.round, "rounds": self.rounds}
 
     def _why(self, sites: Iterable[SiteId]) -> dict[SiteId, str]:
         """What the link sees of sites that are waited for."""
@@ -158,7 +158,7 @@ class MeasuredTransport(Watcher):
         self.refusals[site] = Refusal(stage, kind, reason)
         self._open.discard(site)
         _, reason = recognised(kind, reason)
-        told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason}
+        told: dict[str, Any] = {"round": self.round, "site": site, "stage": stage, "reason": reason}
         with self.stopper.working():
             self.log.append(REFUSED, told)
         self.tell("refused", **told)
@@ -167,7 +167,7 @@ class MeasuredTransport(Watcher):
         """Tell the operator."""
         self._gone.setdefault(site, stage)
         self._open.discard(site)
-        self.tell("missing", round=self._round, site=site, stage=stage)
+        self.tell("missing", round=self.round, site=site, stage=stage)
 
     def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
         """What the round that just ended came to, without metrics and without who was asked.

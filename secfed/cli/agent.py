@@ -14,16 +14,16 @@ from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent import control
+from secfed.deploy.agent.budgets import ledger_standings
 from secfed.deploy.agent.control import make_state_folder, only_agent
-from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard, read_status
+from secfed.deploy.agent.site_metrics import SiteMetrics
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.policy.policy import Policy
+from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
-from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
-from secfed.runs.run_folder import ledger_file
 from secfed.terminal.consoles import plain_text, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
@@ -63,7 +63,7 @@ def run(
         log_as_json(site.settings.agent.log_level, words=lambda text: located(text, site.folder))
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
-        metrics = MetricsServer(board, port) if port else None
+        metrics = MetricsServer(port, board, SiteMetrics(site)) if port else None
         try:
             agent = Agent(
                 site,
@@ -191,7 +191,7 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     content["running"] = control.running(site.state) is not None
     content["paused"] = control.is_paused(site.state)
     content["now"] = now_at_hospital(content)
-    content["budgets"] = _budgets(site)
+    content["budgets"] = ledger_standings(site)
     approvals = Approvals(site.approvals_path)
     content["studies"] = [
         {
@@ -206,21 +206,6 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     refused = approvals.refused_names()
     content["refused_names"] = [{"name": one.name, "since": one.since.isoformat()} for one in refused]
     return content
-
-
-def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
-    """Where every ledger stands, as its newest payment says; the chain is verified."""
-    budgets = []
-    for data in Policy.load(site.policy_path).data:
-        path = ledger_file(site.state, data.name)
-        if not path.is_file():
-            continue
-        with path.open("rb") as lines:
-            entries = verify(lines, site.request().identity_key, owner=site.name)
-        payments = [entry for entry in entries if entry.kind == SPENT]
-        standings = payments[-1].body.get("after", []) if payments else []
-        budgets.append({"data": data.name, "payments": len(payments), "standings": standings})
-    return budgets
 
 
 def _show(content: dict[str, Any], folder: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,12 +17,12 @@ from secfed.cli.site_folders import NamedConsortium
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.transport.signals import Stopped, Stopper
 from secfed.errors import ConfigError
-from secfed.runs.run_report import Observer, RunReport
+from secfed.runs.run_report import Observer
 from secfed.terminal.consoles import stderr
 from secfed.terminal.live_rounds import watching
 
 if TYPE_CHECKING:
-    from secfed.deploy.aggregator.aggregator import Service  # needs torch
+    from secfed.deploy.aggregator.aggregator import Aggregator, Service  # needs torch
     from secfed.deploy.aggregator.measured_transport import Tell
 
 
@@ -91,6 +91,15 @@ def aggregate(
             help="Carry messages through Flower: its ServerApp comes to this socket (examples/flower).",
         ),
     ] = None,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve metrics for Prometheus on this port of this machine; 0: none.",
+        ),
+    ] = 0,
     end: Annotated[
         bool,
         typer.Option(
@@ -111,7 +120,9 @@ def aggregate(
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
     from secfed.deploy.aggregator.aggregator import Service
+    from secfed.deploy.aggregator.metrics import CentreMetrics
     from secfed.deploy.aggregator.queue import QueuedStudy, StudyQueue
+    from secfed.deploy.transport.metrics_server import MetricsServer
 
     asked = _names(sites)
     service = Service(listen, quorum, asked, silent_s, farewell_s, uploads_at_a_time, flower_socket, end)
@@ -121,7 +132,12 @@ def aggregate(
         from secfed.deploy.transport.json_log import log_as_json
 
         log_as_json("info", sys.stderr)
-    tell = tell_person(console) if log is None else log.tell
+    metrics, told = CentreMetrics(centre, silent_s), tell_person(console) if log is None else log.tell
+
+    def tell(event: str, **facts: Any) -> None:
+        metrics.tell(event, **facts)
+        told(event, **facts)
+
     queue = StudyQueue(studies, out, lambda name: name in centre.paused(), tell, stopper)
     if not queue.is_single and (end or as_json):
         raise ConfigError("--end, --json: are for a single study", remedy="name one study file")
@@ -129,7 +145,12 @@ def aggregate(
     def serve(one: QueuedStudy, is_paused: Callable[[], bool]) -> None:
         watched = nullcontext(log) if log is not None else watching(console, quiet=False)
         with watched as observer:
-            report = _run(one.file, centre, one.out, service, observer, tell, stopper, is_paused)
+            aggregator = _open(one.file, centre, one.out, service, observer, tell, stopper, is_paused)
+            metrics.watch(aggregator.seen)
+            try:
+                report = aggregator.run()
+            finally:
+                metrics.watch(None)
         if as_json or log is None:
             show_report(report, one.out, as_json=as_json)
         else:
@@ -138,14 +159,18 @@ def aggregate(
 
             write_figures(report, one.out / FIGURES_FOLDER)
 
+    server = MetricsServer(metrics_port, metrics, setting="--metrics-port") if metrics_port else None
     try:
         with stopper.installed():
             queue.run(serve)
     except Stopped as error:
         raise Stopped(error.message, remedy=f"start it again with --out {out} to resume") from None
+    finally:
+        if server is not None:
+            server.close()
 
 
-def _run(
+def _open(
     study_file: Path,
     centre: Consortium,
     out: Path,
@@ -154,7 +179,7 @@ def _run(
     tell: Tell,
     stopper: Stopper,
     is_paused: Callable[[], bool],
-) -> RunReport:
+) -> Aggregator:
     from secfed.deploy.aggregator.aggregator import Aggregator
     from secfed.study.study import Study
 
@@ -163,7 +188,7 @@ def _run(
     # What was checked, and is run here, must be what the hospitals are sent.
     if Study.parse(text, source=str(study_file)).tables() != study.tables():
         raise ConfigError(f"{study_file}: was changed while it was read", remedy="start again")
-    aggregator = Aggregator(
+    return Aggregator(
         study,
         text,
         centre,
@@ -175,7 +200,6 @@ def _run(
         stopper=stopper,
         is_paused=is_paused,
     )
-    return aggregator.run()
 
 
 def _names(sites: str | None) -> tuple[str, ...] | None:

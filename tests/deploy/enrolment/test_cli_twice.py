@@ -50,6 +50,6 @@ def test_a_study_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Study, "load", slow)
     unused: Any = None
     with pytest.raises(ConfigError, match=r"study\.toml: was changed while it was read"):
-        aggregate_module._run(
+        aggregate_module._open(
             file, unused, tmp_path / "out", Service(), SilentObserver(), unused, unused, unused
         )
