@@ -36,7 +36,6 @@ from secfed.records.decision_state import (
 )
 from secfed.records.hash_chain import canonical_json
 from secfed.runs.run_folder import DECISIONS_FILE, MODEL_FILE, study_folder
-from secfed.storage import private_files
 
 if TYPE_CHECKING:  # they bring torch, for which nobody who approves a study should wait
     from secfed.algorithms.framework.base import Algorithm
@@ -64,7 +63,7 @@ class SiteDecisions:
     def looked(self, roster: Roster | None = None) -> None:
         """Record the policy, persons' decisions and the pinned roster, as far as they are new."""
         digest = roster.digest.hex() if roster is not None else ""
-        policy = hashlib.sha256(private_files.read(self._site.policy_path, "a policy")).hexdigest()
+        policy = self._site.policy.sha256()
         persons = [
             ByPerson(
                 item.digest, item.name, item.state is ApprovalState.APPROVED, int(item.since.timestamp())

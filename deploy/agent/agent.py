@@ -219,7 +219,10 @@ class Agent:
             raise ConfigError(error.message, remedy=error.remedy) from None
         if not offer.finished:  # nothing will be asked any more
             check_roster(offer, self._roster)
-        admitted = admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        try:
+            admitted = admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        finally:
+            self._board.set(policy_error=self._folder.policy.trouble or None)
         if not offer.finished:
             check_plan(offer, admitted.terms, self._roster)
         return admitted

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.policy.policy import Policy
 from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.runs.run_folder import ledger_file
 
@@ -26,7 +25,7 @@ class BudgetLeft:
 def ledger_standings(site: SiteFolder) -> list[dict[str, Any]]:
     """Every ledger's budgets after its newest payment; the chain is verified."""
     found = []
-    for data in Policy.load(site.policy_path).data:
+    for data in site.policy.load().data:
         path = ledger_file(site.state, data.name)
         if not path.is_file():
             continue
@@ -51,7 +50,7 @@ def budgets_left(site: SiteFolder, now: datetime) -> list[BudgetLeft]:
     What was spent counts until its period has passed since the newest payment: never less than was spent.
     """
     standings = {item["data"]: item for item in ledger_standings(site)}
-    policy, found = Policy.load(site.policy_path), []
+    policy, found = site.policy.load(), []
     for data in policy.data:
         ledger = standings.get(data.name, {})
         for budget in policy.budgets(data.name):

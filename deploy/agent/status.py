@@ -57,7 +57,7 @@ class StatusBoard:
             "state": "idle",
             **dict.fromkeys(("round", "exchange", "stage", "rounds")),
             "working": False,
-            **dict.fromkeys(("waits", "why", "last_error", "last_alarm")),
+            **dict.fromkeys(("waits", "why", "policy_error", "last_error", "last_alarm")),
             "totals": dict.fromkeys(_COUNTERS, 0),
             "left": [],
         }

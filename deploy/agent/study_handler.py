@@ -54,6 +54,7 @@ class StudyHandler:
             if isinstance(frame, Task):
                 check_not_paused(self.folder.state)
                 still_permitted(self.folder, self.terms.study, len(self.roster.sites), self.now())
+                self.board.set(policy_error=self.folder.policy.trouble or None)
                 self.decisions.permits(self.terms.study, self.pinned)
                 self._begin(round=frame.round, exchange=frame.exchange, stage="train")
             elif isinstance(frame, Step):

@@ -32,6 +32,7 @@ from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.deploy.pki import certificate_checks, key_files
 from secfed.deploy.pki.names import check_site_name
 from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
+from secfed.deploy.policy.policy_file import PolicyFile
 from secfed.errors import ConfigError, RosterError
 from secfed.records.roster_file import begun_with
 from secfed.runs.run_folder import TRANSCRIPT_FILE, study_folder
@@ -65,7 +66,8 @@ class SiteFolder:
         self.settings: SiteSettings = load_settings(folder / SETTINGS_FILE)
         self.name = self.settings.site.name
         self.tls = TlsFolder(folder)
-        self.policy_path = folder / _POLICY_FILE
+        self.policy = PolicyFile(folder / _POLICY_FILE)
+        self.policy_path = self.policy.path
         self.approvals_path = folder / "approvals.json"
         self.state = folder / self.settings.agent.state  # journals, ledgers and transcripts
         self._identity_path = folder / _IDENTITY_FILE

@@ -191,7 +191,10 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     content["running"] = control.running(site.state) is not None
     content["paused"] = control.is_paused(site.state)
     content["now"] = now_at_hospital(content)
-    content["budgets"] = ledger_standings(site)
+    try:
+        content["budgets"] = ledger_standings(site)
+    except ConfigError as error:  # a running agent goes on with the last valid policy
+        content["budgets"], content["policy_error"] = [], str(error)
     approvals = Approvals(site.approvals_path)
     content["studies"] = [
         {
@@ -236,6 +239,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             cohort = len(item.get("survivors", ()))
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
+    if content.get("policy_error"):
+        line("Policy", located(content["policy_error"], folder))
+        line("", "a running agent goes on with the last valid policy; one that starts now serves nothing")
     for item in content["budgets"]:
         from secfed.audit.privacy.phrases import number_up  # it takes a while to load
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from safetensors.torch import save
+from typer.testing import CliRunner
 
+from secfed.cli.app import app
 from secfed.deploy.admission.admission import admit, still_permitted
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.agent import agent as agent_module
@@ -188,6 +190,23 @@ def test_a_damaged_roster_is_refused_without_a_word_about_where_it_is(centre: Ce
     assert (refusal.kind, refusal.reason) == ("SecfedError", "this site cannot do this now")
 
 
+@pytest.mark.usefixtures("trains_here")
+def test_a_half_written_policy_stops_no_study_and_the_hospital_is_told(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    for name in NAMES:
+        centre.start(name)
+    wait_until(lambda: status(folder).get("state") == "serving", 60.0)
+    assert status(folder)["policy_error"] is None
+    folder.policy_path.write_text("[studies", encoding="utf-8")
+    outcomes = centre.complete()
+    assert [outcome.survivors for outcome in outcomes] == [NAMES, NAMES]
+    assert "not valid TOML" in status(folder)["policy_error"]
+    shown = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["agent", "status", str(folder.folder)])
+    assert shown.exit_code == 0, shown.output
+    assert "not valid TOML" in shown.output
+    assert "goes on with the last valid policy" in shown.output
+
+
 def test_an_agent_whose_site_was_removed_says_so_until_it_is_admitted_again(centre: Centre) -> None:
     folder = centre.folders[NAMES[0]]
     agent = Agent(folder, passphrase=None, board=StatusBoard(folder.state / STATUS_FILE, folder.name))
@@ -244,7 +263,10 @@ def test_the_status_says_nothing_of_records(centre: Centre) -> None:
     assert content["rounds"] == 1
     assert now_at_hospital({**content, "running": True}) == "waiting for 2 more hospitals (1 of 3 answered)"
     told = "version site pid started_s time_s connection study state round exchange stage rounds working"
-    assert set(content) == {*told.split(), "waits", "why", "last_error", "last_alarm", "totals", "left"}
+    assert set(content) == {
+        *told.split(),
+        *("waits", "why", "policy_error", "last_error", "last_alarm", "totals", "left"),
+    }
 
 
 @pytest.mark.usefixtures("trains_here")
