@@ -11,21 +11,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from secfed import __version__
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import Admitted, admit
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.admission.offered import check_plan, check_roster
 from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
+from secfed.deploy.agent.study_end import forget, refused_for_good
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
 from secfed.deploy.enrolment.messages import utc_now
@@ -40,19 +39,18 @@ from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
 from secfed.dp.ledger.ledger import Ledger
 from secfed.engine.wire import Job
-from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
+from secfed.errors import ConfigError, LinkError, ProtocolError, SecfedError
 from secfed.records.transcript import COMPLAINED, SUMMED, Complaint
 from secfed.runs.run_folder import MODEL_FILE, study_folder
 from secfed.site.containment import Failure
 from secfed.site.durable_store import DurableStore
-from secfed.site.journal import Journal
 from secfed.site.parts import Member
 from secfed.site.runtime import SiteStudy, open_site_study
 from secfed.site.terms import Terms
-from secfed.storage.signed_files import SignedFiles
 
 log = logging.getLogger("secfed.agent")
 
+_CERTIFICATE: Final = "certificate"  # TLS libraries name it when one of them is not valid
 _SOFTWARE: Final = f"secfed {__version__}"
 _REPLICA: Final = "replica"  # of encrypted_store.py: under encryption, the model that only sites know
 _KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
@@ -191,23 +189,12 @@ class Agent:
                 with self._open(self._admit(offer)) as opened:
                     opened.finish()
             except SecfedError as error:
-                if (work / _REPLICA).exists() and not self._refused_for_good(offer, error):
+                if (work / _REPLICA).exists() and not refused_for_good(self._folder, offer.study, error):
                     raise  # only this leads to the model, which may be written later
                 log.warning("a study is over; its secrets go, and it was not opened: %s", error)
-                self._forget(offer.study, work)
+                forget(self._folder, self._identity, offer.study, work)
         except SecfedError as error:
             log.error("a study is over, and its secrets in %s are not destroyed: %s", work, error)
-
-    def _refused_for_good(self, offer: HelloReply, error: SecfedError) -> bool:
-        if not isinstance(error, PolicyRefused) or Absence.of("PolicyRefused", error.message).is_temporary:
-            return False
-        known = Approvals(self._folder.approvals_path).all()
-        return offer.study[-64:] not in {item.digest for item in known if item.state is ApprovalState.HELD}
-
-    def _forget(self, study: str, work: Path) -> None:
-        """Destroy what a study keeps for its running exchange; transcript, ledger and journal stay."""
-        with closing(Journal(self._folder.state / "journal.sqlite")) as journal:
-            DurableStore(SignedFiles(work, self._identity, study), journal, study).forget()
 
     def _admit(self, offer: HelloReply) -> Admitted:
         check_not_paused(self._folder.state)
@@ -394,8 +381,10 @@ class Agent:
             self._removed = REMOVED_TEXT in error.message
             gone = {"state": str(Absence.REMOVED), "why": error.message} if self._removed else {}
             self._board.set(connection="failing", **gone)
-            self._board.error(str(error))
-            log.warning("connection: %s", error)
+            own = self._folder.untimely(self._now()) if _CERTIFICATE in error.message.lower() else ""
+            text = f"{error}. Of this site's own: {own}" if own else str(error)
+            self._board.error(text)
+            log.warning("connection: %s", text)
 
     def _heard(self, reply: HelloReply) -> None:
         waits = Waits(reply.waits, reply.done, reply.of)

@@ -154,9 +154,10 @@ class Consortium:
     def aggregator_tls(self, passphrase: str | None, now: datetime) -> TlsFiles:
         """What the aggregator serves TLS with."""
         certificate = self.tls.certificate()
-        if certificate is not None and certificate.not_valid_after_utc <= now:
+        if certificate is not None and (expired := certificate_checks.expired(certificate, now)):
             raise ConfigError(
-                "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
+                f"the aggregator's certificate {expired}",
+                remedy="if that clock is right, run: secfed consortium renew aggregator; if not, set it",
             )
         return self.tls.load(self.ca_path, passphrase)
 

@@ -133,6 +133,16 @@ class SiteFolder:
         """What the agent opens its connection with."""
         return self.tls.load(self._ca_path, passphrase)
 
+    def untimely(self, now: datetime) -> str:
+        """What is wrong with the site's own certificates by this machine's clock; empty if nothing is."""
+        own, joined = self.tls.certificate(), self.consortium()
+        try:
+            if own is not None and joined is not None:
+                certificate_checks.check_issued(own, joined[1], now)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
     def consortium(self) -> tuple[str, x509.Certificate, AggregatorFacts] | None:
         """Consortium, CA and aggregator; None before the first reply."""
         path = self._consortium_path

@@ -97,6 +97,9 @@ class EventLog(Observer):
         """A round is over, or its metrics are known."""
         self.tell("round", **report.to_json())
 
+    def round_kept(self, report: RoundReport) -> None:
+        """Nothing: the log has its line from then."""
+
     def finished(self, report: RunReport) -> None:
         """The run is over."""
         content = report.to_json()

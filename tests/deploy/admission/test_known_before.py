@@ -88,7 +88,7 @@ def test_a_ledger_from_the_future_is_refused_before_anybody_pays(centre: Centre)
     spend(ahead)
     centre.start(NAMES[0])
     wait_until(centre.declined)
-    assert "set the clock" in said(folder)
+    assert "set that clock" in said(folder)
     assert [entry.body["study"] for entry in ledger_entries(folder) if entry.kind == SPENT] == ["earlier"]
 
 

@@ -66,7 +66,7 @@ def paid(site: SiteFolder) -> list[str]:
     ("happens", "remedy", "before"),
     [
         (replace_a_member, "secfed site trust ROSTER", []),
-        (date_ledgers_in_the_future, "set the clock", ["earlier"]),
+        (date_ledgers_in_the_future, "set that clock", ["earlier"]),
     ],
 )
 def test_no_round_is_begun_nobody_pays_and_the_remedy_is_named(

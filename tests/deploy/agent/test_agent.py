@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import ANSWERS, now_at_hospital
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
+from secfed.records.clock import own_clock
 from secfed.site.runtime import SiteStudy
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -217,6 +219,18 @@ def test_an_agent_whose_site_was_removed_says_so_until_it_is_admitted_again(cent
     assert (status(folder)["state"], status(folder)["connection"]) == ("idle", "connected")
     agent._disconnected(CallFailed("unavailable"))
     assert status(folder)["state"] == "idle"
+
+
+def test_an_invalid_certificate_makes_an_agent_look_at_its_own_and_at_its_clock(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    board = StatusBoard(folder.state / STATUS_FILE, folder.name)
+    agent = Agent(folder, passphrase=None, board=board, now=lambda: utc_now() + timedelta(days=100))
+    agent._disconnected(CallFailed("unavailable: CERTIFICATE_VERIFY_FAILED: certificate has expired"))
+    told = status(folder)["last_error"]["text"]
+    assert "Of this site's own: the certificate expired on" in told
+    assert own_clock() in told
+    agent._disconnected(CallFailed("unavailable: connection refused"))
+    assert own_clock() not in status(folder)["last_error"]["text"]
 
 
 def test_a_study_that_cannot_be_opened_does_not_end_the_agent(
