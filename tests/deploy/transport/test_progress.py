@@ -186,3 +186,23 @@ def test_the_study_centre_says_why_a_quorum_is_not_there() -> None:
     tell_person(Console(file=shown, width=200))(event, **facts)
     assert "round 1 of 20, waiting for 3 hospitals; there now: " in shown.getvalue()
     assert "hospital-3: has never called" in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("event", "facts", "text"),
+    [
+        (
+            "turn",
+            {"study": "heart-1", "out": "runs/heart-1", "queued": ["lung-2"]},
+            "heart-1 has its turn, in runs/heart-1; after it: lung-2",
+        ),
+        ("turn", {"study": "heart-1", "out": "runs/heart-1", "queued": []}, "turn, in runs/heart-1\n"),
+        ("paused", {"study": "heart-1"}, "secfed consortium resume heart-1"),
+        ("continued", {"study": "heart-1"}, "heart-1 is no longer paused"),
+        ("failed", {"study": "heart-1", "reason": "no sum"}, "heart-1 failed, and others"),
+    ],
+)
+def test_a_person_is_told_of_the_queue(event: str, facts: dict[str, Any], text: str) -> None:
+    shown = io.StringIO()
+    tell_person(Console(file=shown, width=200))(event, **facts)
+    assert text in shown.getvalue()
