@@ -100,7 +100,7 @@ class Aggregator:
         observer: Observer,
         tell: Tell,
         stopper: Stopper,
-        is_paused: Callable[[], bool] = lambda: False,
+        gives_way: Callable[[float], bool] = lambda _waited_s: False,
     ) -> None:
         limits = service.link_limits()
         roster = consortium.roster()
@@ -111,7 +111,7 @@ class Aggregator:
         self._central = central = CentralStudy(study, roster, service.sites, removed=removed)
         self._quorum = _quorum(central, service.quorum)
         self._service, self._observer, self._stopper = service, observer, stopper
-        self._is_paused = is_paused
+        self._gives_way = gives_way
         self._round: Callable[[], int] = lambda: 0
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
@@ -135,7 +135,7 @@ class Aggregator:
 
         ``Stopped``: by the operator; ``LinkError``: the address cannot be had; ``StudyStopped``: the next
         rounds could come to no sum, it can be resumed or ended; ``RoundAborted``: not one sum came about;
-        ``StudyPaused``: by the operator, before an exchange.
+        ``StudyPaused``: it gave way before an exchange.
         """
         central = self._central
         with closing(CentralRun(central, self._identity, self._out, self._carrier, self._observer)) as run:
@@ -186,7 +186,7 @@ class Aggregator:
             rounds=self._central.study.rounds,
             result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
             after_step=self._versions.look,  # a site that answered has said what it runs
-            is_paused=self._is_paused,
+            gives_way=self._gives_way,
         )
         self._round = lambda: carrier.round
         return carrier

@@ -49,7 +49,7 @@ class MeasuredTransport(Watcher):
     result_s: float = 60.0  # that sites have for a result that is only told
     slow_s: float = 30.0  # the operator is told whom a step waits for when nothing has come for so long
     after_step: Callable[[], None] = lambda: None
-    is_paused: Callable[[], bool] = lambda: False  # asked before every exchange
+    gives_way: Callable[[float], bool] = lambda _waited_s: False  # asked while an exchange waits to begin
 
     def __post_init__(self) -> None:
         self._link = StageDispatcher(self.server, self._deadline_of, silent_s=self.silent_s, watcher=self)
@@ -103,10 +103,11 @@ class MeasuredTransport(Watcher):
     def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
         """Wait until enough sites are there: rounds that must fail are not begun."""
         needed = min(self.quorum, len(requests), self.needed_of(len(requests)))
+        since_s = time.monotonic()
         told: tuple[tuple[SiteId, ...], dict[SiteId, str]] | None = None
         while True:
-            if self.is_paused():
-                raise StudyPaused("The study is paused", remedy="secfed consortium resume STUDY")
+            if self.gives_way(time.monotonic() - since_s):
+                raise StudyPaused("The study is put aside", remedy="secfed consortium resume STUDY")
             there = self._link.wait_for(tuple(requests), needed, _LOOK_S, within_s=self.silent_s)
             if len(there) >= needed:
                 if told is not None:

@@ -1,7 +1,8 @@
 """Several studies at one aggregator: one after another, on one port, and each can be paused and resumed.
 
-The next one begins when the one before has ended, was stopped, or is paused. Every run keeps on the disk what
-it needs to go on, so a queue has no state of its own: what is there says what is left to do.
+The next one begins when the one before has ended, was stopped, is paused, or has waited too long for
+hospitals, which puts it behind the others. Every run keeps on the disk what it needs to go on, so a queue has
+no state of its own: what is there says what is left to do.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,8 @@ from secfed.runs.run_folder import TRANSCRIPT_FILE
 _LOOK_S: Final = 1.0
 _LAST_BYTES: Final = 1 << 16  # the last line of a transcript is shorter
 
-Serve = Callable[["QueuedStudy", Callable[[], bool]], None]  # a study, and whether it is paused by now
+GivesWay = Callable[[float], bool]  # whether a study that has waited so many seconds is put aside
+Serve = Callable[["QueuedStudy", GivesWay], None]
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class StudyQueue:
         is_paused: whether the operator has paused the study of this name.
         tell: for the operator's log.
         stopper: turns Ctrl-C into ``Stopped``.
+        patience_s: how long a study waits for hospitals while another one waits for its turn.
 
     Raises:
         ConfigError: a source is not there, or two studies would share a run's folder.
@@ -72,10 +76,12 @@ class StudyQueue:
         is_paused: Callable[[str], bool],
         tell: Callable[..., None],
         stopper: Stopper,
+        patience_s: float = 600.0,
     ) -> None:
         self._sources, self._out = tuple(sources), out
         self.is_single = len(self._sources) == 1 and not self._sources[0].is_dir()
         self._is_paused, self._tell, self._stopper = is_paused, tell, stopper
+        self._patience_s = patience_s
         for source in self._sources:
             if not source.exists():
                 raise ConfigError(f"{source}: no such file or folder", remedy="name studies that are there")
@@ -111,6 +117,7 @@ class StudyQueue:
         """
         failures: dict[Path, SecfedError] = {}
         served: set[Path] = set()
+        gave_way: Counter[Path] = Counter()
         paused: frozenset[str] = frozenset()
         while True:
             left = [
@@ -127,15 +134,17 @@ class StudyQueue:
                 with self._stopper.waiting():
                     time.sleep(_LOOK_S)
                 continue
-            one = ready[0]
+            one = min(ready, key=lambda item: gave_way[item.file])  # the first of those that did so least
             if not self.is_single:
                 others = [names[other.file] for other in left if other is not one]
                 self._tell("turn", study=names[one.file], out=str(one.out), queued=others)
             try:
-                serve(one, lambda name=names[one.file]: self._is_paused(name))  # type: ignore[misc]
+                serve(one, self._gives_way(names[one.file], [names[item.file] for item in left]))
                 served.add(one.file)
             except StudyPaused:
-                continue
+                if not self._is_paused(names[one.file]):
+                    gave_way[one.file] += 1
+                    self._tell("gave_way", study=names[one.file])
             except (Stopped, LinkError):
                 raise
             except SecfedError as error:
@@ -144,6 +153,15 @@ class StudyQueue:
                     self._tell("failed", study=names[one.file], reason=str(error))
         if failures:
             raise next(iter(failures.values()))
+
+    def _gives_way(self, name: str, left: Sequence[str]) -> GivesWay:
+        def gives_way(waited_s: float) -> bool:
+            if self._is_paused(name):
+                return True
+            others = (other for other in left if other != name)
+            return waited_s > self._patience_s and not all(map(self._is_paused, others))
+
+        return gives_way
 
     def _tell_of_pauses(self, before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
         for event, names in (("paused", now - before), ("continued", before - now)):

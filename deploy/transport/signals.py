@@ -26,7 +26,7 @@ class Stopped(SecfedError):
 
 
 class StudyPaused(Stopped):
-    """The operator paused the study before its next exchange; it can be resumed."""
+    """A study was put aside before its next exchange, by the operator or for others; it can go on."""
 
 
 @contextmanager

@@ -91,6 +91,15 @@ def aggregate(
             help="Carry messages through Flower: its ServerApp comes to this socket (examples/flower).",
         ),
     ] = None,
+    patience_s: Annotated[
+        float,
+        typer.Option(
+            "--patience",
+            min=1.0,
+            metavar="SECONDS",
+            help="Of several studies, how long one waits for hospitals before another one has its turn.",
+        ),
+    ] = 600.0,
     metrics_port: Annotated[
         int,
         typer.Option(
@@ -113,9 +122,9 @@ def aggregate(
 ) -> None:
     """Run a study: wait for the hospitals, carry the rounds, keep everything that a restart needs.
 
-    Several studies wait for each other: the next begins when one has ended, or is paused with
-    [bold]secfed consortium pause[/]. Ctrl-C stops after the message that is being handled. The same command
-    resumes.
+    Several studies wait for each other: the next begins when one has ended, is paused with
+    [bold]secfed consortium pause[/], or has waited too long for hospitals. Ctrl-C stops after the message
+    that is being handled. The same command resumes.
 
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
@@ -138,14 +147,14 @@ def aggregate(
         metrics.tell(event, **facts)
         told(event, **facts)
 
-    queue = StudyQueue(studies, out, lambda name: name in centre.paused(), tell, stopper)
+    queue = StudyQueue(studies, out, lambda name: name in centre.paused(), tell, stopper, patience_s)
     if not queue.is_single and (end or as_json):
         raise ConfigError("--end, --json: are for a single study", remedy="name one study file")
 
-    def serve(one: QueuedStudy, is_paused: Callable[[], bool]) -> None:
+    def serve(one: QueuedStudy, gives_way: Callable[[float], bool]) -> None:
         watched = nullcontext(log) if log is not None else watching(console, quiet=False)
         with watched as observer:
-            aggregator = _open(one.file, centre, one.out, service, observer, tell, stopper, is_paused)
+            aggregator = _open(one.file, centre, one.out, service, observer, tell, stopper, gives_way)
             metrics.watch(aggregator.seen)
             try:
                 report = aggregator.run()
@@ -178,7 +187,7 @@ def _open(
     observer: Observer,
     tell: Tell,
     stopper: Stopper,
-    is_paused: Callable[[], bool],
+    gives_way: Callable[[float], bool],
 ) -> Aggregator:
     from secfed.deploy.aggregator.aggregator import Aggregator
     from secfed.study.study import Study
@@ -198,7 +207,7 @@ def _open(
         observer=observer,
         tell=tell,
         stopper=stopper,
-        is_paused=is_paused,
+        gives_way=gives_way,
     )
 
 

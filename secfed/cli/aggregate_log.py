@@ -46,6 +46,8 @@ def tell_person(console: Console) -> Callable[..., None]:
             case "turn":
                 more = f"; after it: {', '.join(facts['queued'])}" if facts["queued"] else ""
                 text = f"{facts['study']} has its turn, in {facts['out']}{more}"
+            case "gave_way":
+                text = f"{facts['study']} has waited long enough; another one has its turn"
             case "paused":
                 text = f"{facts['study']} is paused; to go on: secfed consortium resume {facts['study']}"
             case "continued":

@@ -25,6 +25,7 @@ class Case:
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.acts: dict[str, Callable[[], None]] = {}
         self.stopper = Stopper()
+        self.waits: dict[str, float] = {}  # seconds that a study waits in its first turn
 
     def add(self, name: str, stem: str = "") -> Path:
         path = self.studies / f"{stem or name}.toml"
@@ -40,10 +41,10 @@ class Case:
     def run(self, *sources: Path) -> None:
         self.queue(*sources).run(self._serve)
 
-    def _serve(self, one: QueuedStudy, is_paused: Callable[[], bool]) -> None:
+    def _serve(self, one: QueuedStudy, gives_way: Callable[[float], bool]) -> None:
         self.served.append(one.name)
         self.acts.get(one.name, lambda: None)()
-        if is_paused():
+        if gives_way(self.waits.pop(one.name, 0.0)):
             raise StudyPaused("The study is paused")
         self.end(one.out)
 
@@ -83,6 +84,22 @@ def test_a_paused_study_gives_way_and_goes_on_when_it_is_resumed(case: Case) -> 
         ("paused", {"study": "alpha"}),
         ("continued", {"study": "alpha"}),
     ]
+
+
+def test_a_study_that_waits_too_long_goes_behind_those_that_can_run(case: Case) -> None:
+    case.waits = {"alpha": 601.0, "beta": 599.0}
+    case.run()
+    assert case.served == ["alpha", "beta", "gamma", "alpha"]
+    assert ("gave_way", {"study": "alpha"}) in case.told
+
+
+def test_with_nothing_else_to_do_a_study_waits_on(case: Case) -> None:
+    case.paused |= {"beta", "gamma"}
+    gives_way = case.queue()._gives_way("alpha", ["alpha", "beta", "gamma"])
+    assert not gives_way(10_000.0)
+    case.paused.remove("gamma")
+    assert gives_way(10_000.0)
+    assert not gives_way(10.0)
 
 
 def test_paused_studies_are_waited_for_and_ctrl_c_ends_the_wait(case: Case) -> None:
