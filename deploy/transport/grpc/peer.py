@@ -71,5 +71,7 @@ class PeerAuthenticator:
         if site in self._removed - self._sites:
             raise PolicyRefused(f"site {site!r} {REMOVED_TEXT}", remedy="ask the study centre")
         if site not in self._sites:
-            raise PolicyRefused(f"site {site!r} is not in the roster", remedy="have it admitted")
+            raise PolicyRefused(
+                f"site {site!r} is not in the roster of the study that is served", remedy="have it admitted"
+            )
         return site
