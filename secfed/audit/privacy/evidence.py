@@ -64,7 +64,7 @@ class StudySpend:
 
 @dataclass(frozen=True)
 class Bare:
-    """Fields that left without noise, by the study's explicit choice."""
+    """Fields that left without noise, as the site noted it."""
 
     site: str
     dataset: str
@@ -245,6 +245,7 @@ class Report:
     refusals: tuple[RefusalFact, ...]
     decisions: tuple[DecisionLogFacts, ...] = ()
     named_rosters: tuple[str, ...] = ()
+    secfed_build: str = ""  # digest of the code that made this report
 
     @property
     def sites(self) -> tuple[str, ...]:
