@@ -22,6 +22,7 @@ from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.dp.accounting.budget import Budget
 from secfed.errors import DataError, MalformedMessage, PolicyRefused
+from secfed.site.lost_memory import asks_person
 from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -68,7 +69,7 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
             keys=("near_twins",),
         )
     asks = bool(twins) and policy.studies.near_twins == "ask"
-    manual = policy.approve == "manual" or asks
+    manual = policy.approve == "manual" or asks or asks_person(site.state)
     shown = near_twins.fingerprint(twins) if asks else ""
     try:
         approvals.require(study.name, study.digest(), now, manual=manual, near_twins=shown)
@@ -111,7 +112,8 @@ def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -
     """Check a study again, before new work: hours pass, and the policy's file and approvals change."""
     policy = site.policy.load()
     policy.enforce(study, now, sites=sites)
-    Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
+    manual = policy.approve == "manual" or asks_person(site.state)
+    Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=manual)
 
 
 def data_file(site: SiteFolder, study: Study, data: DataSet) -> Path | None:

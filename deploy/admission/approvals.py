@@ -129,6 +129,12 @@ class Approvals:
             for key in oldest[: max(0, len(permitted) - _MOST_PERMITTED)]:
                 del content.studies[key]
 
+    def ask_again(self, now: datetime) -> None:
+        """Let every approved study wait for a person once more; refusals stay."""
+        with self._changing() as content:
+            for digest in content.in_state(ApprovalState.APPROVED):
+                content.set(digest, content.studies[digest].name, ApprovalState.HELD, now)
+
     def approve_what(
         self, text: str, now: datetime, shown: Callable[[str], str] = lambda _digest: ""
     ) -> Decision:

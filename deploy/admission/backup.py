@@ -3,30 +3,37 @@
 Never in it: the journal, the folder ``work`` of a study, seeds and sealed attempts (an older copy would
 repeat masks that were used), locks, logs. Private keys only if asked for.
 
-Restoring replaces nothing: what is there is newer, and stays. A ledger never takes its place again: a payment
-that came after the copy would be forgotten, and nothing here can show that there was none. It is put aside,
-and the data set is refused until its ledger is back, or it goes on under another name
-(:func:`secfed.site.runtime.recorded_heads`). Nor does an approval: it may have been withdrawn since.
-Security: without the journal, a study that was under way could be answered twice: it is refused from now on.
+Restoring replaces nothing: what is there is newer, and stays. What was missing, or does not go on from the
+backup, was forgotten, and so was what came after the backup: the site has lost its memory
+(:mod:`secfed.site.lost_memory`). A ledger never takes its place again: it is put aside, and the data set is
+refused until its ledger is back, or it goes on under another name. Nor does an approval: it may have been
+withdrawn since. Studies of the backup that were forgotten, ended or not, are refused: without the journal,
+they could be answered twice.
+
+Security: nothing is signed. Whoever can change a backup decides what policy comes back with it.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import tarfile
 import tomllib
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
 
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.admission.memory import JOURNAL, belong_together, lose
+from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
+from secfed.deploy.enrolment.site_settings import load_settings
 from secfed.errors import ConfigError
-from secfed.runs.run_folder import FROM_BACKUP, NO_LEDGER, ledger_file
+from secfed.site.lost_memory import copies, keep_copy
 from secfed.storage import private_files
 
 _MANIFEST: Final = "secfed-backup.json"
@@ -39,8 +46,13 @@ _RECORDS: Final = (
     "studies/*/settings.json",
     "studies/*/model.safetensors",
 )
-_LEDGERS: Final = "ledger-*.jsonl"
-_APPROVALS: Final = "site/approvals.json"
+_LEDGERS: Final = ("ledger-*.jsonl", "from-backup/ledger-*.jsonl", "from-backup/*/ledger-*.jsonl")
+_MARK: Final = "from-backup/lost.json"  # counts where it is missing, and is written anew
+_STATE: Final = (*_RECORDS, *_LEDGERS, _MARK)
+_NO_MEMORY: Final = ("*.pem", "*.key", "request.json", "consortium.json", "*.safetensors")
+_TOML, _APPROVALS, _REQUEST = "site/site.toml", "site/approvals.json", "site/request.json"
+_MOST_TIMES: Final = 50  # larger than the file itself; records of text are ten times as large
+_MOST_MORE_BYTES: Final = 1 << 25
 
 
 @dataclass
@@ -51,14 +63,14 @@ class Restored:
     kept: list[str] = field(default_factory=list)  # there already, and left as they were
     aside: list[str] = field(default_factory=list)  # ledgers that may be old
     unknown: list[str] = field(default_factory=list)  # data sets of whose payments nothing is known
-    refused: list[str] = field(default_factory=list)  # studies that were under way
+    refused: list[str] = field(default_factory=list)  # studies that were forgotten
 
 
 def back_up(site: SiteFolder, out: Path, now: datetime, *, keys: bool) -> list[str]:
     """Write a new file that only its owner can read; the names of what is in it."""
     patterns = (*_SETTINGS, *(_KEYS if keys else ()))
     found = {f"site/{name}": path for name, path in _matching(site.folder, patterns)}
-    found |= {f"state/{name}": path for name, path in _matching(site.state, (*_RECORDS, _LEDGERS))}
+    found |= {f"state/{name}": path for name, path in _matching(site.state, _STATE)}
     contents = {name: _whole(path) for name, path in found.items()}
     manifest = {
         "version": 1,
@@ -83,33 +95,46 @@ def restore(backup: Path, folder: Path, now: datetime) -> Restored:
 
     Raises:
         ConfigError: not a backup, or damaged; of another site; or the folder is there and is no site's.
+            Nothing was written then.
     """
-    manifest, contents = _read(backup)
+    owner, contents = _read(backup)
+    begun = _begun(backup, contents)
+    if _APPROVALS in contents:
+        contents[_APPROVALS] = _without_approvals(contents[_APPROVALS], backup)
     if folder.exists() and any(folder.iterdir()):
-        if (there := SiteFolder(folder).name) != manifest["site"]:
-            message = f"{backup}: is of {manifest['site']}, and {folder} of {there}"
+        if (there := SiteFolder(folder).name) != owner:
+            message = f"{backup}: is of {owner}, and {folder} of {there}"
             raise ConfigError(message, remedy="use its own backup")
     else:
+        _check_new(backup, contents)
         private_files.make_private_folder(folder)
     done = Restored()
+    forgotten = {name for name in (_TOML, _APPROVALS) if _put(folder, folder, name, contents, done)}
+    state = folder / load_settings(folder / "site.toml").agent.state
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    forgotten |= {name for name, data in contents.items() if _is_forgotten(_place(folder, state, name), data)}
+    no_journal = not (state / JOURNAL).exists()
+    lost = no_journal or any(not _is_any(name, _NO_MEMORY) for name in forgotten)
+    if lost:  # first: if this is cut off, nothing that came back is believed
+        refused = {study for name, study in begun.items() if no_journal or {name, _beside(name)} & forgotten}
+        lose(Approvals(folder / "approvals.json"), state, refused, now)
+        done.refused = sorted(study[:-65] for study in refused)
     for name, data in contents.items():
-        if name.startswith("site/"):
-            kept = _without_approvals(data, backup) if name == _APPROVALS else data
-            _put(folder / name.removeprefix("site/"), kept, name, done)
-    site = SiteFolder(folder)
-    state = site.state
-    for name, data in contents.items():
-        if name.startswith("state/"):
-            path = state / name.removeprefix("state/")
-            goes_on = path.exists() and path.read_bytes().startswith(data)
-            if not _is_ledger(name) or goes_on:
-                _put(path, data, name, done)
-            else:
-                done.aside.append(_put_aside(state, path.name, data))
-    lost = not (state / "journal.sqlite").exists()
+        ledger = state / Path(name).name
+        if not _is_ledger(name):
+            if name not in (_TOML, _APPROVALS, _REQUEST, f"state/{_MARK}"):
+                _put(folder, state, name, contents, done)
+        elif _is_forgotten(ledger, data):
+            done.aside.append(str(keep_copy(state, ledger.name, data)))
+        else:
+            if lost:  # it shows that the ledger that is here is no other one
+                keep_copy(state, ledger.name, data)
+            if ledger.read_bytes() != data:
+                done.kept.append(name)
     if lost:
-        done.unknown = _mark_unknown(site)
-    done.refused = _refuse_unfinished(site, contents, now, None if lost else done.written)
+        done.unknown = _unknown(folder / "policy.toml", state)
+    belong_together(folder, state)
+    _put(folder, state, _REQUEST, contents, done)  # last: without it, no agent works here
     return done
 
 
@@ -126,76 +151,145 @@ def _whole(path: Path) -> bytes:
     return data[: data.rfind(b"\n") + 1] if path.suffix == ".jsonl" else data
 
 
-def _read(backup: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Manifest and files: each has the digest that the manifest gives it, and a name that is expected."""
+def _read(backup: Path) -> tuple[str, dict[str, bytes]]:
+    """Whose it is, and files: each has the digest that the manifest gives it, and a name that is expected."""
+    read: dict[str, bytes] = {}
     try:
-        with tarfile.open(backup, "r:gz") as tar:
-            members = {member.name: member for member in tar.getmembers() if member.isfile()}
-            read = {name: _content(tar, member) for name, member in members.items()}
+        most = _MOST_TIMES * backup.stat().st_size + _MOST_MORE_BYTES
+        with (
+            gzip.open(backup, "rb") as packed,
+            tarfile.open(fileobj=_Limited(packed, most), mode="r|") as tar,  # type: ignore[call-overload]
+        ):
+            for member in tar:
+                if member.isdir():
+                    continue
+                if member.name in read or not (member.name == _MANIFEST or _is_expected(member.name)):
+                    raise ValueError
+                stream = tar.extractfile(member)
+                read[member.name] = b"" if stream is None else stream.read()
         manifest = json.loads(read.pop(_MANIFEST))
-        good = manifest["version"] == 1 and all(
-            hashlib.sha256(data).hexdigest() == manifest["files"][name] and _is_expected(name)
-            for name, data in read.items()
-        )
-        if not good or set(read) != set(manifest["files"]):
+        private_files.check_depth(manifest)
+        good = manifest["version"] == 1 and set(read) == set(manifest["files"])
+        if not good or any(
+            hashlib.sha256(data).hexdigest() != manifest["files"][name] for name, data in read.items()
+        ):
             raise ValueError
-    except (OSError, tarfile.TarError, EOFError, ValueError, KeyError, TypeError):
+        return str(manifest["site"]), read
+    except (
+        OSError,
+        tarfile.TarError,
+        zlib.error,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):
         raise ConfigError(f"{backup}: not a whole backup of a site", remedy="use another one") from None
-    return manifest, read
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    stream = tar.extractfile(member)
-    return b"" if stream is None else stream.read()
+class _Limited:
+    """What a packed file unpacks to, up to a limit: a small one can hold gigabytes of zeros."""
+
+    def __init__(self, stream: IO[bytes], most: int) -> None:
+        self._stream, self._left = stream, most
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError
+        return data
 
 
 def _is_expected(name: str) -> bool:
     top, _, rest = name.partition("/")
-    patterns = {"site": (*_SETTINGS, *_KEYS), "state": (*_RECORDS, _LEDGERS)}.get(top, ())
+    patterns = {"site": (*_SETTINGS, *_KEYS), "state": _STATE}.get(top, ())
     parts = rest.split("/")
     return ".." not in parts and any(
         len(parts) == pattern.count("/") + 1 and Path(rest).match(pattern) for pattern in patterns
     )
 
 
-def _put(path: Path, data: bytes, name: str, done: Restored) -> None:
+def _begun(backup: Path, contents: Mapping[str, bytes]) -> dict[str, str]:
+    """The studies that had begun, by the names of their files."""
+    begun = {}
+    for name, data in contents.items():
+        if Path(name).name == "settings.json":
+            try:
+                begun[name] = str(json.loads(data)["study"])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                begun[name] = ""
+            if not STUDY_ID.fullmatch(begun[name]):
+                raise ConfigError(f"{backup}: {name} does not name a study", remedy="use another backup")
+    return begun
+
+
+def _check_new(backup: Path, contents: Mapping[str, bytes]) -> None:
+    """Refuse a backup that does not make a folder, or whose state folder would lie outside of it."""
+    try:
+        tables = tomllib.loads(contents[_TOML].decode())
+        state = PurePosixPath(tables.get("agent", {}).get("state", "state"))
+        if _REQUEST not in contents:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{backup}: not a whole backup of a site", remedy="use another one") from None
+    if state.is_absolute() or ".." in state.parts:
+        raise ConfigError(
+            f"{backup}: its site.toml names the state folder {str(state)!r}, outside of the site's folder",
+            remedy="if that is right, put its site.toml and request.json into the new folder by hand "
+            "(mode 700), and restore again",
+        )
+
+
+def _place(folder: Path, state: Path, name: str) -> Path:
+    top, _, rest = name.partition("/")
+    return (state if top == "state" else folder) / rest
+
+
+def _beside(name: str) -> str:
+    """The transcript of the study whose settings these are."""
+    return str(PurePosixPath(name).with_name("transcript.jsonl"))
+
+
+def _is_forgotten(path: Path, data: bytes) -> bool:
+    """Whether what a backup has is not there any more; records only grow."""
+    if not path.exists():
+        return True
+    return path.suffix == ".jsonl" and not path.read_bytes().startswith(data)
+
+
+def _put(folder: Path, state: Path, name: str, contents: Mapping[str, bytes], done: Restored) -> bool:
+    """Write a file if it is missing; whether it was written."""
+    if name not in contents:
+        return False
+    path, data = _place(folder, state, name), contents[name]
     if path.exists():
         if path.read_bytes() != data:
             done.kept.append(name)
-        return
+        return False
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     private_files.create(path, data)
     done.written.append(name)
+    return True
+
+
+def _is_any(name: str, patterns: Sequence[str]) -> bool:
+    return any(Path(name).match(pattern) for pattern in patterns)
 
 
 def _is_ledger(name: str) -> bool:
-    return Path(name).match(_LEDGERS)
+    return name.startswith("state/") and Path(name).match("ledger-*.jsonl")
 
 
-def _put_aside(state: Path, name: str, data: bytes) -> str:
-    """Keep a ledger as a witness; of several copies the one that knows most."""
-    path = state / FROM_BACKUP / name
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not path.exists() or data.startswith(path.read_bytes()):
-        private_files.replace(path, data)
-    return str(path)
-
-
-def _mark_unknown(site: SiteFolder) -> list[str]:
-    """Data sets of the policy without any ledger: they may have been paid for after the backup."""
+def _unknown(policy: Path, state: Path) -> list[str]:
+    """Data sets of the policy of which no copy of a ledger is there."""
     try:
-        tables = tomllib.loads(site.policy_path.read_text(encoding="utf-8")).get("data", [])
+        tables = tomllib.loads(policy.read_text(encoding="utf-8")).get("data", [])
         names = [str(table["name"]) for table in tables]
-    except (OSError, ValueError, KeyError, TypeError):
-        remedy = "repair it, then restore again: its data sets may have been paid for"
-        raise ConfigError(f"{site.policy_path}: cannot be read", remedy=remedy) from None
-    unknown = []
-    for name in names:
-        path = ledger_file(site.state, name)
-        if not path.exists() and not (site.state / FROM_BACKUP / path.name).exists():
-            _put_aside(site.state, path.with_suffix(NO_LEDGER).name, b"")
-            unknown.append(name)
-    return unknown
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []  # an agent does not work with it either
+    return [name for name in names if not any(copies(state, name))]
 
 
 def _without_approvals(data: bytes, backup: Path) -> bytes:
@@ -204,24 +298,7 @@ def _without_approvals(data: bytes, backup: Path) -> bytes:
         content = json.loads(data)
         studies = content["studies"].items()
         kept = {digest: entry for digest, entry in studies if entry["state"] != ApprovalState.APPROVED}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         remedy = "use another backup, or take approvals.json out of this one"
         raise ConfigError(f"{backup}: its approvals.json cannot be read", remedy=remedy) from None
     return private_files.to_json({**content, "studies": kept})
-
-
-def _refuse_unfinished(
-    site: SiteFolder, contents: dict[str, bytes], now: datetime, restored: list[str] | None
-) -> list[str]:
-    """Studies that had begun and not ended: what they answered since, nobody here remembers.
-
-    ``restored``: the files that were missing and came back; None where all memory was lost.
-    """
-    refused = []
-    for name, data in contents.items():
-        if Path(name).name == "settings.json" and (restored is None or name in restored):
-            begun = json.loads(data)
-            if begun.get("ended_s") is None:
-                Approvals(site.approvals_path).refuse_what(begun["study"][-64:], now)
-                refused.append(begun["study"][:-65])
-    return refused

@@ -133,6 +133,11 @@ def end(state: Path, study: str, now: datetime) -> None:
             _Begun(**{**vars(begun), "ended_s": int(now.timestamp())}).write(path)
 
 
+def begun_studies(state: Path) -> set[str]:
+    """Ids of the studies that were begun here; ConfigError if one cannot be read."""
+    return {_Begun.read(path).study for path in state.glob(f"studies/*/{_SETTINGS_FILE}")}
+
+
 def near_twins(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> tuple[NearTwin, ...]:
     """Earlier studies that a study resembles, newest first; none for one that was begun here already."""
     if _settings_of(site.state, terms.study_id).exists():

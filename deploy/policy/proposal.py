@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 import tomli_w
@@ -19,7 +19,6 @@ _HEAD: Final = """# Permits the study {name!r} with its settings, and nothing el
 # Each data set's budget is what this one study may spend. The path is where the data are on this machine.
 
 """
-_PERIOD_DAYS: Final = 365
 _LINE: Final = 90  # characters of an array on one line
 _ELSEWHERE: Final = {  # settings that other parts of a policy decide, or that are of no matter here
     "algorithm": {"name", "device"},
@@ -44,14 +43,14 @@ def in_short(toml: str) -> str:
 
 
 def _tables(study: Study) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": _ledger_name(study.data.name), "source": study.data.name}
+    data: dict[str, Any] = {"name": _ledger_name(study), "source": study.data.name}
     if path := getattr(study.data, "path", None):
         data |= {"path": f"/srv/secfed/data/{PurePosixPath(path).name}", "study_path": path}
     if options := _rules("data", study.data):
         data["options"] = options
     if study.privacy is not None:
         spends = {"epsilon": study.privacy.epsilon, "delta": study.privacy.delta}
-        data["budget"] = [{**spends, "period_days": _PERIOD_DAYS, "protects": study.privacy.budgeted.value}]
+        data["budget"] = [{**spends, "protects": study.privacy.budgeted.value}]  # for ever
     return {
         "approve": "manual",
         "studies": {"names": [study.name], "max_rounds": study.rounds},
@@ -118,5 +117,9 @@ def _once(values: list[Any]) -> list[Any]:
     return [value for at, value in enumerate(values) if value not in values[:at]]
 
 
-def _ledger_name(source: str) -> str:
-    return Path(source.partition(":")[2] or source).name.lower().replace("_", "-")
+def _ledger_name(study: Study) -> str:
+    """After the file, whatever source reads it: its records have one budget."""
+    source = study.data.name
+    file = getattr(study.data, "path", None) or source.partition(":")[2] or source
+    name = re.sub(r"[^a-z0-9._-]+|_", "-", PurePosixPath(file).stem.lower()).strip("-._")[:63]
+    return name or "records"

@@ -201,8 +201,7 @@ class StudyCheck:
                 key = self._site.request().identity_key
                 entries = verify_file(path, key, LEDGER, owner=self._site.name)
             hashes = {entry.hash.hex() for entry in entries}
-            recorded = [one for one in recorded_heads(self._site.state) if one.dataset == data.name]
-            missing = [one for one in recorded if one.head not in hashes]
+            missing = [one for one in recorded_heads(self._site.state, data.name) if one.head not in hashes]
             remedy = "see docs/operators.md, back up and restore"
             if missing:
                 raise TranscriptError(f"{path}: {lacking(missing)}", remedy=remedy)

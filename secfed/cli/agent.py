@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +29,8 @@ from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
+from secfed.site.lost_memory import WARNING as LOST_WARNING
+from secfed.site.lost_memory import lost_memory
 from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
@@ -56,6 +58,7 @@ def run(
     simulated_randomness: Annotated[bool, typer.Option("--simulated-randomness", hidden=True)] = False,
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
+    from secfed.deploy.admission.memory import notice_loss
     from secfed.deploy.agent.agent import Agent
     from secfed.deploy.transport.json_log import log_as_json
 
@@ -67,6 +70,7 @@ def run(
     secret = passphrase_of(*site.key_paths)
     with only_agent(site.state):
         log_as_json(site.settings.agent.log_level, words=lambda text: located(text, site.folder))
+        notice_loss(site, messages.utc_now())
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
         metrics = MetricsServer(port, board, SiteMetrics(site)) if port else None
@@ -140,6 +144,8 @@ def approve(
 
     def shown(digest: str) -> str:
         _show_offer(site, digest)
+        if (lost := lost_memory(site.state)) is not None:
+            typer.echo(LOST_WARNING.format(when=f"{datetime.fromtimestamp(lost.lost_s, UTC):%Y-%m-%d}"))
         twins = near_twins.noted(site.state, digest)
         for twin in twins:
             typer.echo(f"Near twin of {plain_text(twin.text)}")

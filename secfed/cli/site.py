@@ -31,6 +31,7 @@ site_app = typer.Typer(no_args_is_help=True, help="Make keys, join a consortium,
 site_app.command()(site_check.check)
 site_app.command()(site_backup.backup)
 site_app.command()(site_backup.restore)
+site_app.command()(site_backup.confirm)
 
 Fingerprint = Annotated[
     str | None,

@@ -26,8 +26,7 @@ DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one
 STUDIES_FOLDER = "studies"  # in the state folder of a hospital
 FIGURES_FOLDER = "figures"
 FIGURES = ("metrics", "participation", "cost")  # of figures.py
-FROM_BACKUP = "from-backup"  # of a hospital: copies of ledgers that do not count, and that those go on from
-NO_LEDGER = ".unknown"  # there, instead of .jsonl: the backup had no ledger of this data set
+FROM_BACKUP = "from-backup"  # of a hospital: what is known after its memory was lost
 AUDIT_REPORT = "audit-report.html"  # as the documents name it; no run writes it
 
 _UNSAFE = re.compile(r"[%/\\\x00-\x1f\x7f]|^\.")

@@ -2,7 +2,7 @@
 
 STATE/journal.sqlite                     attempts, of all studies
 STATE/ledger-<data set>.jsonl            privacy spend, of all studies
-STATE/from-backup/ledger-<data set>.jsonl  what a backup had of it: that one must go on from here
+STATE/from-backup/                       what is known after memory was lost (lost_memory.py)
 STATE/models/*.safetensors               models that encrypted studies may begin with, put there by a person
 STATE/decisions.jsonl                    what the site decided, of all studies
 STATE/studies/<study>/transcript.jsonl   what this site took part in
@@ -40,11 +40,9 @@ from secfed.records.transcript import (
 from secfed.runs.final_model import record_of
 from secfed.runs.model_record import ModelRecord, metrics_digest
 from secfed.runs.run_folder import (
-    FROM_BACKUP,
     MODEL_FILE,
     STUDIES_FOLDER,
     TRANSCRIPT_FILE,
-    dataset_of,
     ledger_file,
     study_folder,
 )
@@ -53,6 +51,7 @@ from secfed.site.containment import Alarm
 from secfed.site.durable_store import DurableStore
 from secfed.site.idempotent_log import IdempotentLog
 from secfed.site.journal import Journal
+from secfed.site.lost_memory import check_ledger, copies
 from secfed.site.parts import Draws, Member, Services
 from secfed.site.privacy import SitePrivacy
 from secfed.site.release_ledger import ReleaseLedger
@@ -201,16 +200,20 @@ def _open_ledger(
         dataset,
         budgets or [Budget(None, settings.delta, protects=settings.budgeted)],
         accountant=accountant(settings.accountant),
-        recorded=recorded_heads(state),
+        recorded=recorded_heads(state, dataset),
     )
     ledger.check_study(terms.study_id, first_payment(terms.algorithm, terms.study.rounds))
     return ledger
 
 
-def recorded_heads(state: Path) -> Iterator[Recorded]:
-    """What the transcripts of all studies recorded of the site's ledgers, and what a backup had of them."""
+def recorded_heads(state: Path, dataset: str) -> Iterator[Recorded]:
+    """What the transcripts of all studies recorded of a data set's ledger, and what backups had of it.
+
+    Raises:
+        TranscriptError: the site lost its memory, and nothing is known of this ledger.
+    """
+    check_ledger(state, dataset)
     for path in sorted(state.glob(f"{STUDIES_FOLDER}/*/{TRANSCRIPT_FILE}")):
-        yield from read_recorded(path)
-    for path in sorted((state / FROM_BACKUP).glob("ledger-*")):
-        name = dataset_of(path)
-        yield from read_copy(name, path, ledger_file(state, name))
+        yield from (one for one in read_recorded(path) if one.dataset == dataset)
+    for path in copies(state, dataset):
+        yield read_copy(dataset, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -76,9 +77,10 @@ def test_a_lost_folder_comes_back_without_ledgers_and_without_its_running_study(
     assert there.identity(None).public_bytes == site.identity(None).public_bytes
     assert not (there.state / "ledger-heart.jsonl").exists()
     assert (there.state / "from-backup" / "ledger-heart.jsonl").read_text() == LEDGER
-    assert not any((there.state / name).exists() for name in NEVER)
+    assert not any((there.state / name).exists() for name in NEVER[1:])
+    assert b"secret" not in (there.state / NEVER[0]).read_bytes()  # an empty one
     assert Approvals(there.approvals_path).state(bytes.fromhex(DIGEST)) is ApprovalState.WITHDRAWN
-    assert "Refused   heart: it was under way" in done.stdout
+    assert "Refused   heart: what it did here since the backup is forgotten" in done.stdout
     assert "it may be older than what was spent" in done.stdout
 
 
@@ -99,7 +101,7 @@ def test_what_is_there_stays(site: SiteFolder) -> None:
 
 def opened(site: SiteFolder, dataset: str, budget: float = 1.0) -> Ledger:
     path, budgets = ledger_file(site.state, dataset), [Budget(budget, 1e-5)]
-    return Ledger(path, site.identity(None), dataset, budgets, recorded=recorded_heads(site.state))
+    return Ledger(path, site.identity(None), dataset, budgets, recorded=recorded_heads(site.state, dataset))
 
 
 POLICY = """approve = "manual"
@@ -108,7 +110,7 @@ name = "heart"
 source = "csv"
 [[data]]
 name = "lung"
-source = "csv"
+source = "digits"
 """
 
 
@@ -124,7 +126,7 @@ def test_a_data_set_is_refused_until_its_newest_ledger_is_back(
     secfed("site", "restore", out, "--dir", new)
     there = SiteFolder(new)
     if agent_came_first:  # and began a second history, before the copy of the first came to it
-        (there.state / "from-backup" / path.name).unlink()
+        shutil.rmtree(there.state / "from-backup")
         opened(there, "heart", budget=2.0)
     done = secfed("site", "restore", out, "--dir", new)
     assert "refused until its newest ledger is back" in done.stdout
@@ -136,6 +138,10 @@ def test_a_data_set_is_refused_until_its_newest_ledger_is_back(
         opened(there, "heart")
     newest.write_bytes(path.read_bytes())
     assert opened(there, "heart").head == opened(site, "heart").head
+    with pytest.raises(TranscriptError, match="nothing shows what was paid"):
+        opened(there, "heart-2")
+    there.policy_path.write_text(POLICY.replace("heart", "heart-2"))
+    assert secfed("site", "confirm", "heart-2", "--dir", new).exit_code == 0
     assert opened(there, "heart-2")
 
 
@@ -157,10 +163,13 @@ def test_a_data_set_without_a_ledger_may_have_been_paid_for_since(site: SiteFold
     assert "Unknown   lung: what was spent of its budget" in done.stdout
     there = SiteFolder(new)
     for _ in range(2):
-        with pytest.raises(TranscriptError, match="lacks the state"):
+        with pytest.raises(TranscriptError, match="nothing shows what was paid"):
             opened(there, "lung")
     path = ledger_file(there.state, "lung")
     path.write_bytes(ledger_file(site.state, "lung").read_bytes())
+    with pytest.raises(TranscriptError, match="nothing shows what was paid"):
+        opened(there, "lung")  # an agent may have begun it
+    assert secfed("site", "confirm", "lung", "--dir", new).exit_code == 0
     assert opened(there, "lung")
 
 

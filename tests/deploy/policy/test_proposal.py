@@ -5,13 +5,14 @@ from __future__ import annotations
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from typer.testing import CliRunner
 
 from secfed.cli.app import app
 from secfed.deploy.policy.policy import Policy
-from secfed.deploy.policy.proposal import proposal
+from secfed.deploy.policy.proposal import _ledger_name, proposal
 from secfed.errors import ConfigError
 from secfed.study.study import Study
 from tests.conftest import ROOT
@@ -69,4 +70,22 @@ def test_its_limits_are_those_of_the_study() -> None:
     assert study.privacy is not None
     assert (tables["privacy"]["max_epsilon"], tables["privacy"]["max_delta"]) == (4.0, 1e-4)
     (data,) = tables["data"]
-    assert data["budget"] == [{"epsilon": 4.0, "delta": 1e-4, "period_days": 365, "protects": "record"}]
+    assert data["budget"] == [{"epsilon": 4.0, "delta": 1e-4, "protects": "record"}]  # for ever
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ('name = "csv"\npath = "data/Heart (2).csv"', "heart-2"),
+        ('name = "columns"\npath = "data/Heart (2).csv"', "heart-2"),  # one file, one budget
+        ('name = "csv"\npath = "_.csv"', "records"),
+        ('name = "breast-cancer"', "breast-cancer"),
+    ],
+)
+def test_a_data_set_is_named_after_its_file(settings: str, name: str) -> None:
+    study = MagicMock()
+    study.data.name, study.data.path = (
+        tomllib.loads(settings)["name"],
+        tomllib.loads(settings).get("path"),
+    )
+    assert _ledger_name(study) == name

@@ -1,0 +1,65 @@
+"""Whether a hospital still knows what it answered, paid and decided, and what follows if it does not.
+
+    SITE/state-id.json, STATE/state-id.json   equal as long as the state folder is the one that was used last
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.near_twins import begun_studies
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.site.journal import Journal
+from secfed.site.lost_memory import note_loss
+from secfed.storage import private_files
+
+log = logging.getLogger("secfed.agent")
+
+JOURNAL: Final = "journal.sqlite"
+_ID_FILE: Final = "state-id.json"
+
+
+def notice_loss(site: SiteFolder, now: datetime) -> bool:
+    """Before the agent works: whether its state folder is not the one that it used last, or lacks the journal.
+
+    So a folder that was deleted, or a disk that is not there, renews no budget and answers nothing twice.
+    """
+    mine, there = site.folder / _ID_FILE, site.state / _ID_FILE
+    lost = mine.exists() and not (
+        there.exists() and there.read_bytes() == mine.read_bytes() and (site.state / JOURNAL).exists()
+    )
+    if lost:
+        lose(Approvals(site.approvals_path), site.state, (), now)
+        log.warning("the state folder is not the one used before: a person decides about every study")
+    belong_together(site.folder, site.state)
+    return lost
+
+
+def lose(approvals: Approvals, state: Path, studies: Iterable[str], now: datetime) -> None:
+    """Memory is lost: approvals are asked for again, and ``studies``, by their ids, are refused.
+
+    Without the journal, so is every study that was begun here.
+    """
+    begun = set() if (state / JOURNAL).exists() else begun_studies(state)
+    approvals.ask_again(now)
+    for study in sorted(begun.union(studies)):
+        approvals.refuse_what(study[-64:], now)
+    note_loss(state, now)
+
+
+def belong_together(folder: Path, state: Path) -> None:
+    """From now on this is the state folder of this site, and it has a journal."""
+    mine, there = folder / _ID_FILE, state / _ID_FILE
+    if not mine.exists():
+        data = there.read_bytes() if there.exists() else private_files.to_json({"id": secrets.token_hex(16)})
+        private_files.replace(mine, data)
+    if not there.exists() or there.read_bytes() != mine.read_bytes():
+        private_files.replace(there, mine.read_bytes())
+    if not (state / JOURNAL).exists():
+        Journal(state / JOURNAL).close()
