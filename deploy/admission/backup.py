@@ -29,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.memory import JOURNAL, belong_together, lose
+from secfed.deploy.admission.memory import JOURNAL, belong_together, is_other, lose
 from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.enrolment.site_settings import load_settings
 from secfed.errors import ConfigError
@@ -114,7 +114,7 @@ def restore(backup: Path, folder: Path, now: datetime) -> Restored:
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     forgotten |= {name for name, data in contents.items() if _is_forgotten(_place(folder, state, name), data)}
     no_journal = not (state / JOURNAL).exists()
-    lost = no_journal or any(not _is_any(name, _NO_MEMORY) for name in forgotten)
+    lost = no_journal or is_other(folder, state) or any(not _is_any(name, _NO_MEMORY) for name in forgotten)
     if lost:  # first: if this is cut off, nothing that came back is believed
         refused = {study for name, study in begun.items() if no_journal or {name, _beside(name)} & forgotten}
         lose(Approvals(folder / "approvals.json"), state, refused, now)

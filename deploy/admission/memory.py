@@ -30,15 +30,21 @@ def notice_loss(site: SiteFolder, now: datetime) -> bool:
 
     So a folder that was deleted, or a disk that is not there, renews no budget and answers nothing twice.
     """
-    mine, there = site.folder / _ID_FILE, site.state / _ID_FILE
-    lost = mine.exists() and not (
-        there.exists() and there.read_bytes() == mine.read_bytes() and (site.state / JOURNAL).exists()
-    )
+    lost = is_other(site.folder, site.state)
     if lost:
         lose(Approvals(site.approvals_path), site.state, (), now)
         log.warning("the state folder is not the one used before: a person decides about every study")
     belong_together(site.folder, site.state)
     return lost
+
+
+def is_other(folder: Path, state: Path) -> bool:
+    """Whether a site worked before, and not with this state folder, or with a journal that is gone."""
+    mine, there = folder / _ID_FILE, state / _ID_FILE
+    if not mine.exists():
+        return False
+    same = there.exists() and there.read_bytes() == mine.read_bytes()
+    return not (same and (state / JOURNAL).exists())
 
 
 def lose(approvals: Approvals, state: Path, studies: Iterable[str], now: datetime) -> None:
