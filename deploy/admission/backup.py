@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import Final
 
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.memory import JOURNAL, belong_together, is_other, lose
@@ -95,7 +95,6 @@ def restore(backup: Path, folder: Path, now: datetime) -> Restored:
 
     Raises:
         ConfigError: not a backup, or damaged; of another site; or the folder is there and is no site's.
-            Nothing was written then.
     """
     owner, contents = _read(backup)
     begun = _begun(backup, contents)
@@ -191,7 +190,7 @@ def _read(backup: Path) -> tuple[str, dict[str, bytes]]:
 class _Limited:
     """What a packed file unpacks to, up to a limit: a small one can hold gigabytes of zeros."""
 
-    def __init__(self, stream: IO[bytes], most: int) -> None:
+    def __init__(self, stream: gzip.GzipFile, most: int) -> None:
         self._stream, self._left = stream, most
 
     def read(self, size: int) -> bytes:

@@ -1,6 +1,6 @@
 """Whether a hospital still knows what it answered, paid and decided, and what follows if it does not.
 
-    SITE/state-id.json, STATE/state-id.json   equal as long as the state folder is the one that was used last
+SITE/state-id.json, STATE/state-id.json   equal as long as the state folder is the one that was used last
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ID_FILE: Final = "state-id.json"
 
 
 def notice_loss(site: SiteFolder, now: datetime) -> bool:
-    """Before the agent works: whether its state folder is not the one that it used last, or lacks the journal.
+    """Before the agent works: whether its state folder is not the one used last, or lacks the journal.
 
     So a folder that was deleted, or a disk that is not there, renews no budget and answers nothing twice.
     """

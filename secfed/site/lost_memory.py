@@ -81,8 +81,8 @@ def confirm_data_set(state: Path, dataset: str) -> None:
     if any(copies(state, dataset)):
         raise ConfigError(
             f"data set {dataset!r}: a backup has a ledger of it, and that must go on",
-            remedy=f"put the newest copy back ({ledger_file(state, dataset)}); if that is lost, give the data "
-            "set another name in policy.toml, with what is left of its budget, and confirm that name",
+            remedy=f"put the newest copy back ({ledger_file(state, dataset)}); if that is lost, give the "
+            "data set another name in policy.toml, with what is left of its budget, and confirm that name",
         )
     lost = _needed(state)
     _write(state, lost.model_copy(update={"data_sets": (*lost.data_sets, dataset)}))

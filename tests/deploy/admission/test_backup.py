@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
 import tarfile
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import Result
@@ -14,6 +16,8 @@ from typer.testing import CliRunner
 
 from secfed.cli.app import app
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.backup import Restored, back_up, restore
+from secfed.deploy.admission.memory import notice_loss
 from secfed.deploy.agent.control import make_state_folder, only_agent
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -21,6 +25,8 @@ from secfed.dp.accounting.budget import Budget
 from secfed.dp.ledger.ledger import Ledger
 from secfed.errors import TranscriptError
 from secfed.runs.run_folder import ledger_file
+from secfed.site.journal import Journal
+from secfed.site.lost_memory import asks_person, lost_memory
 from secfed.site.runtime import recorded_heads
 
 DIGEST = "5" * 64
@@ -205,23 +211,171 @@ def test_nothing_is_restored_while_the_agent_runs_or_into_another_site(site: Sit
     assert secfed("site", "restore", out, "--dir", other.folder).exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["../site/policy.toml", "state/journal.sqlite", "site/../x.json", "state/a/b"]
-)
-def test_a_backup_with_other_files_is_refused(site: SiteFolder, name: str) -> None:
-    out = written(site)
+def packed(out: Path, change: dict[str, bytes]) -> Path:
+    """The same backup with other files, and the manifest that belongs to them."""
     with tarfile.open(out) as tar:
         held = {one: tar.extractfile(one).read() for one in tar.getnames()}  # type: ignore[union-attr]
-    manifest = json.loads(held["secfed-backup.json"])
-    digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # of nothing
-    manifest["files"][name] = digest
-    held["secfed-backup.json"] = json.dumps(manifest).encode()
+    manifest = json.loads(held.pop("secfed-backup.json"))
+    held |= change
+    manifest["files"] = {name: hashlib.sha256(data).hexdigest() for name, data in held.items()}
+    held = {"secfed-backup.json": json.dumps(manifest).encode()} | held
     changed = out.with_name("changed.tar.gz")
     with tarfile.open(changed, "w:gz") as tar:
-        for one, data in {**held, name: b""}.items():
+        for one, data in held.items():
             member = tarfile.TarInfo(one)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
+    return changed
+
+
+ELSEWHERE = b'[site]\nname = "charite"\n[agent]\nstate = "%s"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("../site/policy.toml", b"", "not a whole backup"),
+        ("state/journal.sqlite", b"", "not a whole backup"),
+        ("site/../x.json", b"", "not a whole backup"),
+        ("state/a/b", b"", "not a whole backup"),
+        ("state/studies/x-1/settings.json", b"{", "x-1/settings.json does not name a study"),
+        ("state/studies/x-1/settings.json", b'{"study": "x"}', "x-1/settings.json does not name a study"),
+        ("site/approvals.json", b"[" * 100_000, "approvals.json cannot be read"),
+        ("site/site.toml", ELSEWHERE % b"/var/elsewhere", "outside of the site's folder"),
+        ("site/site.toml", ELSEWHERE % b"a/../../b", "outside of the site's folder"),
+        ("site/site.toml", b"[", "not a whole backup"),
+        ("state/studies/x-1/model.safetensors", bytes(1 << 26), "not a whole backup"),  # gigabytes of zeros
+    ],
+)
+def test_a_backup_that_is_not_one_changes_nothing(
+    site: SiteFolder, name: str, data: bytes, told: str
+) -> None:
+    changed = packed(written(site), {name: data})
     done = secfed("site", "restore", changed, "--dir", site.folder.parent / "new")
-    assert (done.exit_code, "not a whole backup" in done.stderr) == (2, True)
+    assert (done.exit_code, told in done.stderr) == (2, True), done.stderr
     assert not (site.folder.parent / "new").exists()
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_refused(site: SiteFolder) -> None:
+    out = site.folder.parent / "deep.tar.gz"
+    with tarfile.open(out, "w:gz") as tar:
+        member = tarfile.TarInfo("secfed-backup.json")
+        member.size = 200_000
+        tar.addfile(member, io.BytesIO(b"[" * 200_000))
+    assert "not a whole backup" in secfed("site", "restore", out, "--dir", site.folder).stderr
+
+
+def test_what_is_not_expected_is_not_unpacked(site: SiteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = packed(written(site), {"junk": b""})
+    taken = []
+    extract = tarfile.TarFile.extractfile
+    monkeypatch.setattr(
+        tarfile.TarFile, "extractfile", lambda tar, member: taken.append(member.name) or extract(tar, member)
+    )
+    secfed("site", "restore", changed, "--dir", site.folder)
+    assert taken
+    assert "junk" not in taken
+
+
+def test_a_finished_study_is_not_summed_again(site: SiteFolder) -> None:
+    path = site.state / "studies/heart-5555/settings.json"
+    path.write_text(json.dumps({"study": f"heart-{DIGEST}", "ended_s": 123}))
+    new = site.folder.parent / "new"
+    secfed("site", "restore", written(site), "--dir", new)
+    assert Approvals(SiteFolder(new).approvals_path).state(bytes.fromhex(DIGEST)) is ApprovalState.WITHDRAWN
+
+
+def lost_and_restored(site: SiteFolder, backup: Path) -> Restored:
+    shutil.rmtree(site.state)
+    make_state_folder(site.state)
+    return restore(backup, site.folder, utc_now())
+
+
+def test_a_ledger_that_an_agent_began_before_the_backup_came_back_is_refused(site: SiteFolder) -> None:
+    out = written(site)
+    shutil.rmtree(site.state)
+    make_state_folder(site.state)
+    Journal(site.state / "journal.sqlite").close()  # an agent that notices nothing: of an older version
+    opened(site, "lung")
+    restore(out, site.folder, utc_now())
+    with pytest.raises(TranscriptError, match="nothing shows what was paid"):
+        opened(site, "lung")
+    assert asks_person(site.state)
+
+
+def test_a_study_that_an_agent_began_again_before_the_backup_came_back_is_refused(site: SiteFolder) -> None:
+    out = written(site)
+    (site.state / "studies/heart-5555/transcript.jsonl").write_text('{"another": 1}\n')
+    restore(out, site.folder, utc_now())
+    assert Approvals(site.approvals_path).state(bytes.fromhex(DIGEST)) is ApprovalState.WITHDRAWN
+
+
+def test_copies_of_ledgers_are_in_the_next_backup(site: SiteFolder) -> None:
+    ledger_file(site.state, "heart").unlink()
+    opened(site, "heart", 1.0)
+    older = ledger_file(site.state, "heart").read_bytes()
+    opened(site, "heart", 2.0)
+    first = written(site)
+    lost_and_restored(site, first)
+    second = site.folder.parent / "second.tar.gz"
+    back_up(site, second, utc_now(), keys=False)
+    lost_and_restored(site, second)
+    ledger_file(site.state, "heart").write_bytes(older)
+    with pytest.raises(TranscriptError, match="lacks the state"):
+        opened(site, "heart", 2.0)
+
+
+def test_approvals_that_are_still_there_are_asked_for_again(site: SiteFolder) -> None:
+    approvals = Approvals(site.approvals_path)
+    approvals.hold("begun-later", bytes(32), utc_now())
+    approvals.approve_what("begun-later", utc_now())
+    lost_and_restored(site, written(site))
+    assert approvals.state(bytes(32)) is ApprovalState.HELD
+
+
+def test_keys_and_models_are_no_memory(site: SiteFolder) -> None:
+    out = written(site, "--keys")
+    (site.folder / "tls.key").unlink()
+    assert restore(out, site.folder, utc_now()).written == ["site/tls.key"]
+    assert lost_memory(site.state) is None
+
+
+def test_a_restore_that_is_cut_off_has_marked_the_loss(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = written(site)
+    shutil.rmtree(site.state)
+    with monkeypatch.context() as patch:
+        patch.setattr("secfed.deploy.admission.backup.keep_copy", MagicMock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            restore(out, site.folder, utc_now())
+    assert asks_person(site.state)
+    assert Approvals(site.approvals_path).state(bytes.fromhex(DIGEST)) is ApprovalState.WITHDRAWN
+
+
+def test_the_person_is_told_what_to_check_and_to_confirm(site: SiteFolder) -> None:
+    site.policy_path.write_text(POLICY)
+    new = site.folder.parent / "new"
+    told = secfed("site", "restore", written(site), "--dir", new).stdout
+    assert "Check policy.toml, approvals.json and the roster" in told
+    assert "A person decides about every study now" in told
+    confirm = ("site", "confirm", "--dir", new)
+    assert "no data set of policy.toml" in secfed(*confirm, "typo").stderr
+    assert "that must go on" in secfed(*confirm, "heart").stderr
+    assert "Confirmed lung" in secfed(*confirm, "lung").stdout
+    assert "Confirmed: lung.\nAbout studies a person decides." in secfed(*confirm).stdout
+    assert "The policy decides about studies again." in secfed(*confirm, "--policy-decides").stdout
+    assert "About studies the policy decides." in secfed(*confirm).stdout
+    assert "This site has lost nothing." in secfed("site", "confirm", "--dir", site.folder).stdout
+
+
+def test_a_restore_does_not_hide_that_the_state_folder_is_another_one(site: SiteFolder) -> None:
+    """What was lost, the backup did not have: its ledger was begun later."""
+    notice_loss(site, utc_now())
+    out = written(site)
+    opened(site, "lung")
+    ledger_file(site.state, "lung").unlink()
+    (site.state / "state-id.json").unlink()
+    restore(out, site.folder, utc_now())
+    with pytest.raises(TranscriptError, match="nothing shows what was paid"):
+        opened(site, "lung")

@@ -42,6 +42,11 @@ DATA_SETS = ("heart", "lung")
 STUDIES = {f"study-{digit}": bytes.fromhex(digit * 64) for digit in "123456789abc"}
 
 
+def as_begun(study: str) -> bytes:
+    table = {"study": study, "data_set": "", "sites": [], "tables": {}, "begun_s": 0}
+    return private_files.to_json(table)
+
+
 class Hospital:
     """One that works as its policy alone decides, and its person, who knows everything and says the truth.
 
@@ -93,9 +98,7 @@ class Hospital:
             study = f"{name}-{digest.hex()}"
             begun = study_folder(self.site.state, study) / "settings.json"
             begun.parent.mkdir(parents=True, exist_ok=True)
-            begun.write_bytes(
-                private_files.to_json({"study": study, "data_set": "", "sites": [], "tables": {}, "begun_s": 0})
-            )
+            begun.write_bytes(as_begun(study))
             heads = recorded_heads(self.site.state, dataset)
             path = ledger_file(self.site.state, dataset)
             ledger = Ledger(path, self.identity, dataset, [Budget(None, 1e-5)], recorded=heads)
@@ -130,7 +133,8 @@ class Hospital:
 
     def loses_a_file(self) -> None:
         """One whose loss the agent notices, or for which the rest makes up."""
-        for pattern in self.random.choice([("journal.sqlite",), ("studies/*/settings.json", "state-id.json")]):
+        lost = [("journal.sqlite",), ("studies/*/settings.json", "state-id.json")]
+        for pattern in self.random.choice(lost):
             for path in self.site.state.glob(pattern):
                 path.unlink()
 
@@ -217,10 +221,10 @@ def test_an_agent_in_another_state_folder_than_before_knows_that_it_knows_nothin
 
 def test_without_its_journal_every_study_that_was_begun_is_refused(site: SiteFolder) -> None:
     notice_loss(site, NOW)
-    begun = {"study": f"heart-{'5' * 64}", "data_set": "", "sites": [], "tables": {}, "begun_s": 0}
-    path = study_folder(site.state, str(begun["study"])) / "settings.json"
+    study = f"heart-{'5' * 64}"
+    path = study_folder(site.state, study) / "settings.json"
     path.parent.mkdir(parents=True)
-    path.write_bytes(private_files.to_json(begun))
+    path.write_bytes(as_begun(study))
     (site.state / "journal.sqlite").unlink()
     assert notice_loss(site, NOW)
     assert Approvals(site.approvals_path).state(b"\x55" * 32) is ApprovalState.WITHDRAWN

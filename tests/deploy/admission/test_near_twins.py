@@ -19,10 +19,12 @@ from secfed.deploy.admission.admission import Admitted, admit, still_permitted
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.agent.agent import Agent
+from secfed.deploy.agent.control import make_state_folder
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.preflight.study_check import StudyCheck
 from secfed.errors import ConfigError, PolicyRefused
+from secfed.site.lost_memory import let_policy_decide, note_loss
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from tests.deploy.agent_case import POLICY, TOML, permit
@@ -271,3 +273,22 @@ def test_a_person_sees_what_is_asked_before_and_after_approving(hospital: Hospit
     hospital.begins(FIRST)
     assert not list((hospital.folder.state / "offers").iterdir())
     assert [word for word in wanted if word not in hospital.secfed("show", study.name)[1]] == []
+
+
+def test_after_a_loss_of_memory_a_person_decides_whatever_the_policy_says(hospital: Hospital) -> None:
+    first = hospital.begins(FIRST)
+    study = first.terms.study
+    make_state_folder(hospital.folder.state)
+    note_loss(hospital.folder.state, NOW)
+    with pytest.raises(PolicyRefused, match="waits for the approval"):
+        still_permitted(hospital.folder, study, 4, NOW)
+    assert hospital.is_held(FIRST)
+    code, output = hospital.secfed("approve", study.digest().hex())
+    assert (code, "has lost part of its memory" in output) == (0, True)
+    assert hospital.offered(FIRST)
+    still_permitted(hospital.folder, study, 4, NOW)
+    other = FIRST.replace('"tiny"', '"other"')
+    hospital.policy(twins="permit")
+    assert hospital.is_held(other)
+    let_policy_decide(hospital.folder.state)
+    assert hospital.offered(other)
