@@ -9,6 +9,7 @@ consortium.json      consortium, CA and aggregator, from the first reply
 pinned-roster.json   whom this site computes with
 pinned-rosters/      every roster that was ever pinned, for audits of older records
 approvals.json       what was decided about studies, and which the policy let in
+state-id.json        which state folder belongs to this site (admission/memory.py)
 """
 
 from __future__ import annotations

@@ -232,6 +232,8 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     content = read_status(site.state / STATUS_FILE) or never
     content["running"] = control.running(site.state) is not None
     content["paused"] = control.is_paused(site.state)
+    lost = lost_memory(site.state)
+    content["memory_lost"] = None if lost is None else datetime.fromtimestamp(lost.lost_s, UTC).isoformat()
     content["now"] = now_at_hospital(content)
     try:
         content["budgets"] = ledger_standings(site)
@@ -283,6 +285,12 @@ def _show(content: dict[str, Any], folder: Path) -> None:
         line("Agent", "not running", "yellow")
     if content["paused"]:
         line("", "paused: takes no new work", "yellow")
+    if content["memory_lost"]:
+        line(
+            "Memory",
+            f"lost on {content['memory_lost'][:10]}: persons decide; see secfed site confirm",
+            "yellow",
+        )
     if "connection" in content:
         line("Connection", content["connection"])
         line("Study", f"{content['study'] or 'none'} ({content['state']})")

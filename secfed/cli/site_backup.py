@@ -85,7 +85,7 @@ def restore(backup: Backup, folder: FolderOption = Path()) -> None:
         )
     if lost_memory(SiteFolder(folder).state) is not None:
         typer.echo("A person decides about every study now, and about every data set without a ledger in the")
-        typer.echo(f"backup: secfed site confirm --help{at(folder)}")
+        typer.echo(f"backup: secfed site confirm NAME{at(folder)}")
 
 
 def confirm(

@@ -285,6 +285,7 @@ def test_after_a_loss_of_memory_a_person_decides_whatever_the_policy_says(hospit
     assert hospital.is_held(FIRST)
     code, output = hospital.secfed("approve", study.digest().hex())
     assert (code, "has lost part of its memory" in output) == (0, True)
+    assert "lost on 2026-03-02" in hospital.secfed("status")[1]
     assert hospital.offered(FIRST)
     still_permitted(hospital.folder, study, 4, NOW)
     other = FIRST.replace('"tiny"', '"other"')
