@@ -12,6 +12,7 @@ from secfed.deploy.pki import certificate_checks
 from secfed.deploy.pki.certificate_checks import Expiry, Urgency
 from secfed.deploy.policy.policy import Policy
 from secfed.errors import SecfedError
+from secfed.site.lost_memory import asks_person
 from secfed.storage import private_files
 
 
@@ -99,7 +100,8 @@ def _policy(site: SiteFolder) -> StatusItem:
         if item.path is not None and not (site.folder / item.path).exists():  # as admission.py
             text = f"data set {item.name!r}: its file is not there"
             return StatusItem("policy", Level.BAD, text, f"check {item.path}")
-    how = "a person approves each study" if policy.approve == "manual" else "studies are approved by the file"
+    by_person = policy.approve == "manual" or asks_person(site.state)
+    how = "a person approves each study" if by_person else "studies are approved by the file"
     return StatusItem("policy", Level.OK, f"valid, {how}")
 
 

@@ -36,6 +36,7 @@ from secfed.records.chain_file import verify_file
 from secfed.records.clock import refuse_ahead
 from secfed.records.hash_chain import Entry
 from secfed.runs.run_folder import ledger_file
+from secfed.site.lost_memory import asks_person
 from secfed.site.runtime import recorded_heads
 from secfed.site.terms import Terms
 from secfed.study.limits import study_id
@@ -104,6 +105,7 @@ class StudyCheck:
             approvals = Approvals(self._site.approvals_path)
             state = approvals.state(digest)
             refused = study.name in {item.name for item in approvals.refused_names()}
+            by_policy = self._policy.approve == "automatic" and not asks_person(self._site.state)
         except SecfedError as error:
             yield failed_with("approval", error)
             return
@@ -112,7 +114,7 @@ class StudyCheck:
             yield passed("approval", "a person approved exactly this study")
         elif refused or state is ApprovalState.WITHDRAWN:
             yield failed("approval", "a person refused it at this site", approve, PolicyRefused)
-        elif self._policy.approve == "automatic":
+        elif by_policy:
             yield passed("approval", "the policy alone decides")
         elif state is ApprovalState.HELD:
             yield failed("approval", "waits for the decision of a person here", approve, PolicyRefused)

@@ -285,12 +285,8 @@ def _show(content: dict[str, Any], folder: Path) -> None:
         line("Agent", "not running", "yellow")
     if content["paused"]:
         line("", "paused: takes no new work", "yellow")
-    if content["memory_lost"]:
-        line(
-            "Memory",
-            f"lost on {content['memory_lost'][:10]}: persons decide; see secfed site confirm",
-            "yellow",
-        )
+    if lost_at := content.get("memory_lost"):
+        line("Memory", f"lost on {lost_at[:10]}: persons decide; see secfed site confirm", "yellow")
     if "connection" in content:
         line("Connection", content["connection"])
         line("Study", f"{content['study'] or 'none'} ({content['state']})")

@@ -29,6 +29,7 @@ from secfed.dp.ledger.ledger import Ledger
 from secfed.errors import LinkError
 from secfed.runs.run_folder import ledger_file
 from secfed.site.journal import Journal
+from secfed.site.lost_memory import note_loss
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.frames import encode_state
@@ -274,6 +275,10 @@ def test_what_a_person_decides_is_read_and_not_noted(site: SiteFolder) -> None:
     line = only(check(site, "--offline", study)[1], "approval")
     assert line["ok"]
     assert digest.hex()[:16] in line["remedy"]
+    permit(site, "automatic")
+    assert "policy alone" in only(check(site, "--offline", study)[1], "approval")["detail"]
+    note_loss(site.state, utc_now())
+    assert digest.hex()[:16] in only(check(site, "--offline", study)[1], "approval")["remedy"]
     approvals.hold("tiny", digest, utc_now())
     line = only(check(site, "--offline", study)[1], "approval")
     assert (line["ok"], line["exit_code"]) == (False, 22)
