@@ -132,7 +132,7 @@ def restore(backup: Path, folder: Path, now: datetime) -> Restored:
                 done.kept.append(name)
     if lost:
         done.unknown = _unknown(folder / "policy.toml", state)
-    belong_together(folder, state)
+    belong_together(folder, state, anew=lost)
     _put(folder, state, _REQUEST, contents, done)  # last: without it, no agent works here
     return done
 

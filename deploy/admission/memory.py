@@ -34,7 +34,7 @@ def notice_loss(site: SiteFolder, now: datetime) -> bool:
     if lost:
         lose(Approvals(site.approvals_path), site.state, (), now)
         log.warning("the state folder is not the one used before: a person decides about every study")
-    belong_together(site.folder, site.state)
+    belong_together(site.folder, site.state, anew=lost)
     return lost
 
 
@@ -59,12 +59,15 @@ def lose(approvals: Approvals, state: Path, studies: Iterable[str], now: datetim
     note_loss(state, now)
 
 
-def belong_together(folder: Path, state: Path) -> None:
-    """From now on this is the state folder of this site, and it has a journal."""
+def belong_together(folder: Path, state: Path, *, anew: bool) -> None:
+    """From now on this is the state folder of this site, and it has a journal.
+
+    ``anew`` after a loss: were the old folder found again, it would not know what was done since.
+    """
     mine, there = folder / _ID_FILE, state / _ID_FILE
-    if not mine.exists():
-        data = there.read_bytes() if there.exists() else private_files.to_json({"id": secrets.token_hex(16)})
-        private_files.replace(mine, data)
+    if anew or not mine.exists():
+        taken = there.read_bytes() if there.exists() and not anew else None
+        private_files.replace(mine, taken or private_files.to_json({"id": secrets.token_hex(16)}))
     if not there.exists() or there.read_bytes() != mine.read_bytes():
         private_files.replace(there, mine.read_bytes())
     if not (state / JOURNAL).exists():

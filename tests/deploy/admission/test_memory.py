@@ -79,6 +79,7 @@ class Hospital:
             self.loses_a_file,
             self.loses_a_ledger_and_is_restored,
             self.loses_all,
+            self.disk_away_or_back,
             self.restored,
             self.withdraws,
             self.finds_newest_ledger,
@@ -145,6 +146,15 @@ class Hospital:
             (self.site.state / "state-id.json").unlink(missing_ok=True)  # the disk was damaged
             path.unlink()
             restore(last, self.folder, NOW)
+
+    def disk_away_or_back(self) -> None:
+        """What an agent did meanwhile, the disk does not have."""
+        away = self.folder.with_name("away")
+        if away.exists() and self.folder.exists():
+            shutil.rmtree(self.site.state, ignore_errors=True)
+            away.rename(self.site.state)
+        elif not away.exists() and self.site.state.exists():
+            self.site.state.rename(away)
 
     def loses_all(self) -> None:
         if self.copies:
@@ -214,9 +224,9 @@ def test_an_agent_in_another_state_folder_than_before_knows_that_it_knows_nothin
         check_ledger(site.state, "heart")
     assert not notice_loss(site, NOW)  # once
     shutil.rmtree(site.state)
-    moved.rename(site.state)  # the disk is back, with all that is in it
-    assert not notice_loss(site, NOW)
-    assert not asks_person(site.state)
+    moved.rename(site.state)  # the disk is back, without what was done meanwhile
+    assert notice_loss(site, NOW)
+    assert asks_person(site.state)
 
 
 def test_without_its_journal_every_study_that_was_begun_is_refused(site: SiteFolder) -> None:
