@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -19,7 +19,7 @@ from torch import nn
 
 from secfed.algorithms.data.image_text.base import Pairs
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.algorithms.framework.parameters import read_parameters
+from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models.dual_encoder import DualEncoder
@@ -126,11 +126,29 @@ def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | No
     return read_parameters(network)
 
 
-def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) -> torch.Tensor:
+def retrain_with_own_loss(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int) -> State:
+    """The same, but as the method trains its encoders: with its anchor or its teacher, which is ``model``."""
+    rounds, encoders = algorithm.setting.study.rounds, set(algorithm.encoder_names)
+    stages = [one for one in algorithm.round_stages(rounds) if one.steps]
+    stage = next((one for one in stages if encoders & set(one.trained)), stages[0])
+    stage = replace(stage, steps=steps, weighted=False)
+    program: VlpSite = algorithm.site_program(algorithm, site)
+    write_parameters(program.network, model)
+    program.train(rounds + 1, stage, model)
+    return read_parameters(program.network)
+
+
+def distortion(
+    algorithm: VlpAlgorithm, model: State, steps: int | None = None, *, own_loss: bool = False
+) -> torch.Tensor:
     """[site retrained at, site tested on] in the study's order; see :mod:`distortion`."""
     sites = algorithm.setting.sites
     tests = {site: algorithm.site_data(site).test for site in sites}
-    retrained = {site: retrain(algorithm, model, site, steps) for site in sites}
+    if own_loss:
+        taken = _steps_in(algorithm, max(algorithm.setting.study.rounds, 1)) if steps is None else steps
+        retrained = {site: retrain_with_own_loss(algorithm, model, site, taken) for site in sites}
+    else:
+        retrained = {site: retrain(algorithm, model, site, steps) for site in sites}
     return distortion_matrix(algorithm.network(model), model, retrained, tests, algorithm.device)
 
 
@@ -209,7 +227,7 @@ def _fit(
             learning_rate=options.learning_rate,
             optimizer=options.optimizer,
             weight_decay=options.weight_decay,
-            warmup=options.learning_rate_warmup,
+            warmup=options.warmup(steps),
         )
         batches = (options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows)
         run_stage(

@@ -200,6 +200,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "fedcola, drop path and frozen tokens": lambda: fedcola_case.study(
         study__rounds=1, model__drop_path=0.2, algorithm__train_tokens=False
     ),
+    "fedcola, pulled": lambda: fedcola_case.study(study__rounds=1, algorithm__mu=0.1),
     "fedcola, groups": lambda: fedcola_case.study(study__rounds=1, privacy=_GROUPS),
     "vlp-fedavg": lambda: _vlp("vlp-fedavg"),
     "vlp-fedavg, other images, warm-up": lambda: _vlp(
@@ -213,6 +214,10 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "vlp-fedmoon": lambda: _vlp("vlp-fedmoon"),
     "vlp-fedema": lambda: _vlp("vlp-fedema"),
     "vlp-fedldawa": lambda: _vlp("vlp-fedldawa"),
+    "vlp-fedavg, heads first": lambda: _vlp("vlp-fedavg", study__rounds=2, algorithm__head_rounds=1),
+    "vlp-fedmae": lambda: _vlp("vlp-fedmae", toy=False),
+    "vlp-fedx": lambda: _vlp("vlp-fedx", toy=False),
+    "vlp-fedu": lambda: _vlp("vlp-fedu", toy=False, study__rounds=2),
     "vlp-fedavg, noise for sites": lambda: _vlp("vlp-fedavg", protection__name="masked", privacy=_SITES),
     "feddra": lambda: vlp_case.study(study__rounds=1),
     "feddra, patients": lambda: vlp_case.study(
@@ -231,6 +236,12 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "fedrgb": _rgb,
     "fedrgb, contrast through features": lambda: _rgb(
         guidance_loss="contrastive", guide_grad_through_features=True
+    ),
+    "fedrgb, mgca, averaged parts": lambda: (
+        _rgb(average_parts=True)
+        .replace("model.objective", "mgca")
+        .replace("model.prototypes", 4)
+        .replace("model.mgca_frozen_rounds", 0)
     ),
     "fedrgb, groups": lambda: _rgb().replace("privacy", _GROUPS),
 }

@@ -20,6 +20,7 @@ from secfed.sweep.plan import make_plan
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
 ITEMS: Final = {"FedDRA": (13, 5), "FedRGB": (19, 12), "FedCola": (10, 8), "FMCSC": (5, 9)}  # tables, figures
+PLANNED_ELSEWHERE: Final = ("examples/fmcsc-epsilon.toml",)  # slow, and has a test of its own
 STATES: Final = {"shown", "refuted", "proxy", "open", "none"}
 
 
@@ -58,7 +59,7 @@ def test_every_command_names_what_is_there(command: str, monkeypatch: pytest.Mon
             assert Study.load(path)
         else:
             sweep = SweepFile.load(path)
-            assert make_plan(replace(sweep, seeds=sweep.seeds[:1]))
+            assert words[2] in PLANNED_ELSEWHERE or make_plan(replace(sweep, seeds=sweep.seeds[:1]))
     else:
         assert words[0] == "python"
     for word in words:

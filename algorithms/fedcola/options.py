@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.algorithms.framework.step_options import StepOptions, check_steps
+from secfed.config.schema import LATER
 from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
 
@@ -41,6 +42,12 @@ class FedColaOptions(StepOptions):
     batch_size: int = Field(default=112, ge=2, description="records per step, at least 2")
     learning_rate: float = Field(default=1e-4, gt=0, description="AdamW's step size in round 1, above 0")
     learning_rate_decay: float = Field(default=0.99, gt=0, le=1, description="factor per round, above 0 to 1")
+    mu: float = Field(
+        default=0.0,
+        ge=0,
+        json_schema_extra=LATER,
+        description="FedProx's pull to the received model, at least 0",
+    )
     temperature: float = Field(default=0.07, gt=0, description="the temperature of the contrast, above 0")
     participation: float = Field(default=1.0, gt=0, le=1, description="each group's share, above 0 to 1")
     min_group: int = Field(default=3, ge=3, description="the fewest sites of a group in a sum, at least 3")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import torch
+from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, check_image_text
 from secfed.algorithms.dro.answer import DroAnswer
@@ -61,7 +62,7 @@ class VlpAlgorithm(Staged[Stage]):
         check_privacy(options, study.privacy)
         self.setting, self.options = setting, options
         self.data: ImageTextData = setting.data
-        self._encoders = StudyEncoders(study, setting.data)
+        self._encoders = StudyEncoders(study, setting.data, self.branch)
         self.shapes = self._encoders.shapes
         self.names: tuple[str, ...] = trainable(self.shapes)
         self.encoder_names: tuple[str, ...] = tuple(
@@ -75,6 +76,11 @@ class VlpAlgorithm(Staged[Stage]):
             # Plain sums open everything to the server: no cohort would be large enough, and none is needed.
             opened, sites = study.protection.traits.hides_sites, len(setting.sites)
             self.rule.check_cohort(sites, min_survivors(study.protection, sites) if opened else None)
+
+    def branch(self, network: DualEncoder) -> nn.Module | None:
+        """What this algorithm adds to the study's dual encoder, to train with it; nothing by default."""
+        del network
+        return None
 
     @property
     def initial(self) -> State:

@@ -174,7 +174,7 @@ class VlpSite(SiteProgram):
                 optimizer=options.optimizer,
                 learning_rate=options.learning_rate * self.step_scale(stage),
                 weight_decay=options.weight_decay,
-                warmup=options.learning_rate_warmup,
+                warmup=options.warmup(stage.steps),
             )
             self.prepare_optimiser(optimiser)
             if self._privacy is not None:

@@ -163,3 +163,12 @@ def test_sites_without_held_out_pairs_are_left_out():
     values = [site["recall_at_5"] for site in found.per_site[-1].values()]
     assert found.metrics[2]["recall_at_5"] == pytest.approx(math.fsum(values) / 3)
     assert set(retrieval.METRICS) <= set(found.metrics[2])
+
+
+def test_the_probe_of_distortion_can_train_with_the_methods_own_loss(fedavg):
+    model = fedavg.initial
+    plain, own = (vlp_oracle.distortion(fedavg, model, 2, own_loss=own) for own in (False, True))
+    torch.testing.assert_close(plain, own)  # federated averaging has no other loss
+    held = algorithm((FEDDRA[0], FEDDRA[1] + '\nmu = 1000.0\nanchor_reduction = "sumdim"'))
+    plain, own = (vlp_oracle.distortion(held, model, 6, own_loss=own) for own in (False, True))
+    assert float(own.abs().mean()) < 0.8 * float(plain.abs().mean())

@@ -349,3 +349,16 @@ class TestScores:
         exchange = rounds.exchange(3, "score-image")
         with pytest.raises(MalformedMessage):
             rounds.programs["image-1"].contribute(3, exchange, {MODEL + "norm.bias": torch.zeros(8)})
+
+
+def test_fedprox_holds_local_training_near_the_received_model() -> None:
+    start = Rounds(tiny(algorithm__aggregation="fedavg")).server.model()
+
+    def moved(mu: float) -> float:
+        rounds = Rounds(tiny(algorithm__mu=mu, algorithm__aggregation="fedavg"))
+        rounds.round(1)
+        after = rounds.server.model()
+        return sum(float((after[name] - value).square().sum()) for name, value in start.items())
+
+    assert moved(0.0) > 1.05 * moved(50.0) > 0
+    assert study().digest() == study(algorithm__mu=0.0).digest()
