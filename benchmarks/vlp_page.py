@@ -62,8 +62,9 @@ comparisons inside one table mean anything.
   authors' code, unless a row says "squared norm": in the papers' formulas, sums over dimensions, mu = 5 is
   0.08 and beta = 2 is 0.03.
 * **Unseen**: R@1 in a style that no site has. **Distortion**: mean drop of paired cosine similarity after
-  one more round of plain training at a single site; **own loss**: of the method's own training. In tables from pretrained encoders, without a rising rate and on MedPix it
-  is after another round of each method's own number of steps (FedRGB 35, the others 40).
+  one more round of plain training at a single site; **own loss**: of the method's own training. In tables
+  from pretrained encoders, without a rising rate and on MedPix it is after another round of each method's
+  own number of steps (FedRGB 35, the others 40).
 """
 # What the first table shows: title, data set, which runs, score.
 _SUMMARY = (

@@ -192,6 +192,9 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "fmcsc, groups": lambda: _fmcsc(**_FMCSC_GROUPS, privacy=_GROUPS),
     "canonical": lambda: canonical_case.study(),
     "canonical, noise in the sum": lambda: canonical_case.study(**_SHARED_MASKED),
+    "view-kmeans": lambda: canonical_case.study().replace(
+        "algorithm", {"name": "view-kmeans", "restarts": 2, "kmeans_iterations": 2}
+    ),
     "canonical-alignment, encoders": lambda: changed(
         vlp_case.TINY,
         {"study__rounds": 1, "algorithm": {"name": "canonical-alignment", "evaluation_batch": 8}},

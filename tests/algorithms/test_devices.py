@@ -26,7 +26,7 @@ LOOSE = {
     "fedcola, drop path and frozen tokens": 5e-3,
 }
 QUICK = ("fedavg, mlp", "own code, updates stay", "fedavg, records, random layer")
-WITHOUT_NETWORK = ("canonical", "canonical, noise in the sum")
+WITHOUT_NETWORK = ("canonical", "canonical, noise in the sum", "view-kmeans")
 PROCESSES = EngineOptions("processes", 2)
 
 

@@ -1,12 +1,16 @@
-"""Reading views from ``.npz`` and ``.mat`` files, without running anything that a file might carry."""
+"""Reading views from ``.npz`` and ``.mat`` files, without running anything that a file might carry.
+
+A cell array of views, ``X``, is read as arrays ``X1``, ``X2`` and so on, and a sparse view as a full one.
+"""
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +21,8 @@ from secfed.errors import DataError
 
 Shape = tuple[int, ...]
 Scale = str | tuple[float, float]
+
+_NUMBERED: Final = re.compile(r"([A-Za-z_]+)[1-9][0-9]?")  # an entry of a cell array
 
 
 class ViewFile:
@@ -37,7 +43,13 @@ class ViewFile:
             if self._path.suffix == ".mat":
                 from scipy.io import whosmat  # a slow import that only this data set needs
 
-                return {name: tuple(map(int, shape)) for name, shape, _ in whosmat(str(self._path))}
+                found = {
+                    name: (tuple(map(int, shape)), kind) for name, shape, kind in whosmat(str(self._path))
+                }
+                cells = [name for name, (_, kind) in found.items() if kind == "cell"]
+                parts = self._mat(*cells) if cells else {}
+                shapes = {name: shape for name, (shape, kind) in found.items() if kind != "cell"}
+                return shapes | {name: tuple(value.shape) for name, value in parts.items()}
             with zipfile.ZipFile(self._path) as archive:
                 return dict(_npy_shape(archive, entry) for entry in archive.namelist())
 
@@ -45,9 +57,8 @@ class ViewFile:
         """The arrays of these names; DataError for a file that is unreadable or lacks one."""
         with self._readable():
             if self._path.suffix == ".mat":
-                from scipy.io import loadmat  # see above
-
-                arrays = loadmat(str(self._path), variable_names=list(names))
+                cells = [match[1] for name in names if (match := _NUMBERED.fullmatch(name))]
+                arrays = self._mat(*names, *cells)
             else:
                 with self._path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
                     arrays = {name: stored[name] for name in names if name in stored.files}
@@ -55,6 +66,20 @@ class ViewFile:
             if name not in arrays:
                 raise self.has_no(name)
         return {name: arrays[name] for name in names}
+
+    def _mat(self, *names: str) -> dict[str, NDArray[Any]]:
+        """Variables of a MATLAB file, the entries of a cell array as numbered variables; full, not sparse."""
+        from scipy.io import loadmat  # see above
+
+        plain: dict[str, NDArray[Any]] = {}
+        entries: dict[str, NDArray[Any]] = {}
+        for name, value in loadmat(str(self._path), variable_names=list(names)).items():
+            if isinstance(value, np.ndarray) and value.dtype == object:
+                for number, entry in enumerate(value.reshape(-1), start=1):
+                    entries[f"{name}{number}"] = _full(entry)
+            elif not name.startswith("__"):
+                plain[name] = _full(value)
+        return entries | plain
 
     def view(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         """Check that an array is a view: [n, D] numbers."""
@@ -111,6 +136,10 @@ class ViewFile:
                 f"{self._path.name} is damaged, or not a {self._path.suffix} file of plain arrays",
                 remedy="save it again; arrays of Python objects are refused, because they can run code",
             ) from None
+
+
+def _full(value: Any) -> NDArray[Any]:
+    return np.asarray(value.toarray() if hasattr(value, "toarray") else value)
 
 
 def _npy_shape(archive: zipfile.ZipFile, entry: str) -> tuple[str, Shape]:
