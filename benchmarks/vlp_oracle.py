@@ -190,9 +190,9 @@ def pooled(parts: Iterable[Pairs]) -> Pairs:
 
 
 def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pairs]) -> PerSite:
-    network, batch = algorithm.network(model), algorithm.options.evaluation_batch
+    network = algorithm.network(model)
     return {
-        site: retrieval.finish(retrieval.evaluate_site(network, pairs, batch, algorithm.device))
+        site: retrieval.finish(algorithm.evaluate(network, pairs))
         for site, pairs in tests.items()
         if len(pairs)
     }

@@ -47,6 +47,18 @@ class VlpOptions(StepOptions):
         default="every", description='"every" evaluates each round\'s model, "last" the final one only'
     )
     evaluation_batch: int = Field(default=64, ge=2, description="pairs to retrieve a report from, at least 2")
+    evaluation_pairs: Literal["all", "distinct"] = Field(
+        default="all",
+        json_schema_extra=LATER,
+        description='"all", or "distinct" for one held-out pair of every report: then each report of a batch '
+        "belongs to one image",
+    )
+    evaluation_ceiling: bool = Field(
+        default=False,
+        json_schema_extra=LATER,
+        description="true also sums each site's recall at 1 as a share of what its repeated reports leave "
+        "possible, and that ceiling",
+    )
     augment_images: float = Field(default=0.0, ge=0, le=1, description="change of training images, 0 to 1")
     drop_words: float = Field(default=0.0, ge=0, lt=1, description="share of words left out, 0 to below 1")
 

@@ -142,3 +142,14 @@ class TestMatchedControls:
         written_out = study(algorithm={**AVERAGING, "head_rounds": 0, "learning_rate_warmup_share": 0.0})
         assert made.digest() == written_out.digest()
         assert study(algorithm={**AVERAGING, "head_rounds": 1}).digest() != made.digest()
+
+
+def test_a_study_may_sum_recall_by_its_ceiling():
+    plain, more = rounds_of(), rounds_of(evaluation_ceiling=True, evaluation_pairs="distinct")
+    names = [[field.name for field in made.algorithm.exchanges(1)[0].layout.fields] for made in (plain, more)]
+    assert sorted(set(names[1]) - set(names[0])) == ["eval/ceiling_at_1", "eval/relative_recall_at_1"]
+    metrics = more.run().server.metrics()[3]
+    assert metrics["ceiling_at_1"] == 1.0
+    assert metrics["relative_recall_at_1"] == pytest.approx(metrics["recall_at_1"], abs=1e-3)
+    ours = plain.run().server.model()
+    assert same(more.server.model(), ours)
