@@ -175,6 +175,25 @@ def summary(per_site: PerSite) -> dict[str, float]:
     }
 
 
+def relative_summary(algorithm: VlpAlgorithm, model: State) -> dict[str, float]:
+    """As :func:`summary`, of each site's recall at 1 divided by what its repeated reports leave possible."""
+    network, batch = algorithm.network(model), algorithm.options.evaluation_batch
+    tests = (algorithm.site_data(site).test for site in algorithm.setting.sites)
+    sums = [
+        retrieval.evaluate_site(network, pairs, batch, algorithm.device, ceiling=True)
+        for pairs in tests
+        if len(pairs)
+    ]
+    if not sums:
+        return {}
+    relative = [one["eval/relative_recall_at_1"] for one in sums]
+    return {
+        "relative_at_1": math.fsum(relative) / len(relative),
+        "worst_relative_at_1": min(relative),
+        "relative_disparity": statistics.pstdev(relative),
+    }
+
+
 def pooled(parts: Iterable[Pairs]) -> Pairs:
     """The pairs of several sites, one after another. Masks are kept if every site has them."""
     several = list(parts)

@@ -53,6 +53,8 @@ comparisons inside one table mean anything.
 * **R@1, R@5**: text-to-image recall inside batches, on held-out pairs, mean over sites. **Worst**: the
   lowest site. **Disparity**: population standard deviation of R@1 over sites; **max-min** its range.
   Per-site numbers are `oracle`: a simulation can know them, a study cannot.
+* **R@1 / ceiling**: R@1 divided by what repeated reports leave possible: of several images with one report
+  only one can come first. Its worst site and disparity compare methods; those of R@1 mostly compare records.
 * **Decentralised**: each site alone; every site's model is measured at *all* sites, and the mean over the
   models is shown. "At home" is each model at its own site.
 * **Few shots**: one linear layer on frozen image features, 1 % or 10 % of the labels, five draws.
@@ -81,6 +83,9 @@ _RECALL = {
     "worst R@5": "worst_at_5",
     "disparity": "disparity",
     "max-min": "max_min",
+    "R@1 / ceiling": "relative_at_1",
+    "worst": "worst_relative_at_1",
+    "its disparity": "relative_disparity",
 }
 _OTHER = {
     "pneumonia 1 %": "pneumonia_1",

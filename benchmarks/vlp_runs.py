@@ -315,7 +315,7 @@ def _trained(algorithm: VlpAlgorithm, kind: str) -> tuple[list[State], list[Mapp
 
 def _scores(algorithm: VlpAlgorithm, dataset: str, model: State, *, toy: bool) -> dict[str, float]:
     """Everything one model is measured by; the study's seed decides the draws."""
-    scores = vlp_oracle.summary(algorithm.per_site(model))
+    scores = vlp_oracle.summary(algorithm.per_site(model)) | vlp_oracle.relative_summary(algorithm, model)
     network, device, seed = algorithm.network(model), algorithm.device, algorithm.setting.study.seed
     sites = [algorithm.site_data(site) for site in algorithm.setting.sites]
     train, test = (

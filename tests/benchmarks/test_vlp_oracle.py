@@ -172,3 +172,10 @@ def test_the_probe_of_distortion_can_train_with_the_methods_own_loss(fedavg):
     held = algorithm((FEDDRA[0], FEDDRA[1] + '\nmu = 1000.0\nanchor_reduction = "sumdim"'))
     plain, own = (vlp_oracle.distortion(held, model, 6, own_loss=own) for own in (False, True))
     assert float(own.abs().mean()) < 0.8 * float(plain.abs().mean())
+
+
+def test_recall_is_also_summed_up_by_its_ceiling(fedavg):
+    plain = vlp_oracle.summary(fedavg.per_site(fedavg.initial))
+    found = vlp_oracle.relative_summary(fedavg, fedavg.initial)
+    assert set(found) == {"relative_at_1", "worst_relative_at_1", "relative_disparity"}
+    assert plain["recall_at_1"] <= found["relative_at_1"] <= 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -110,7 +110,7 @@ def _rules(options: BdgpOptions | NuswideOptions) -> tuple[tuple[Scale, ...], tu
     """How each view is scaled, and the key that says so where that needs the records of all sites."""
     if isinstance(options.scale, str):
         return (options.scale,) * len(options.view_names), ("data.scale",)
-    ranges: Mapping[str, tuple[float, float]] = dict(options.scale)
+    ranges = {str(view): ends for view, ends in options.scale.items()}
     return tuple(ranges[view] for view in options.view_names), ()
 
 
