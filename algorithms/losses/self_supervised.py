@@ -7,6 +7,8 @@ al., "Bootstrap Your Own Latent", NeurIPS 2020, equations (1) and (2).
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.nn.functional import log_softmax, normalize
 
@@ -49,7 +51,7 @@ def relation_loss(
         )
         for view in (one, other)
     )
-    middle = torch.logaddexp(first, second) - torch.log(torch.tensor(2.0, device=one.device))
+    middle = torch.logaddexp(first, second) - math.log(2.0)
     apart = first.exp() * (first - middle) + second.exp() * (second - middle)
     return apart.masked_fill(itself, 0.0).sum(dim=1).mean() / 2
 
