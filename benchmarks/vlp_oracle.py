@@ -105,7 +105,7 @@ def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
     model, pairs = algorithm.network(algorithm.initial), algorithm.site_data(site).train
     for round_number in range(1, algorithm.setting.study.rounds + 1):
         frozen = algorithm.frozen_names(round_number)
-        _fit(algorithm, model, pairs, site, round_number, _steps_in(algorithm, round_number), frozen)
+        fit_plainly(algorithm, model, pairs, site, round_number, _steps_in(algorithm, round_number), frozen)
     return read_parameters(model)
 
 
@@ -114,7 +114,7 @@ def train_centralised(algorithm: VlpAlgorithm, steps: int | None = None) -> Stat
     everything = pooled(algorithm.site_data(site).train for site in algorithm.setting.sites)
     taken = len(algorithm.setting.sites) * steps_of(algorithm) if steps is None else steps
     model = algorithm.network(algorithm.initial)
-    _fit(algorithm, model, everything, _POOLED, 1, taken)
+    fit_plainly(algorithm, model, everything, _POOLED, 1, taken)
     return read_parameters(model)
 
 
@@ -122,7 +122,7 @@ def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | No
     """A model after one more round of plain training at one site, by default of the last round's steps."""
     network, rounds = algorithm.network(model), algorithm.setting.study.rounds
     taken = _steps_in(algorithm, max(rounds, 1)) if steps is None else steps
-    _fit(algorithm, network, algorithm.site_data(site).train, site, rounds + 1, taken)
+    fit_plainly(algorithm, network, algorithm.site_data(site).train, site, rounds + 1, taken)
     return read_parameters(network)
 
 
@@ -217,7 +217,7 @@ def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pair
     }
 
 
-def _fit(
+def fit_plainly(
     algorithm: VlpAlgorithm,
     model: DualEncoder,
     pairs: Pairs,

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+import vlp_drift
 import vlp_figures
 import vlp_oracle
 from distortion import mean_cosine
@@ -179,3 +180,11 @@ def test_recall_is_also_summed_up_by_its_ceiling(fedavg):
     found = vlp_oracle.relative_summary(fedavg, fedavg.initial)
     assert set(found) == {"relative_at_1", "worst_relative_at_1", "relative_disparity"}
     assert plain["recall_at_1"] <= found["relative_at_1"] <= 1.0
+
+
+def test_first_layers_train_alone(fedavg):
+    model = vlp_drift.shallow(fedavg, fedavg.initial, fedavg.site_data("hospital-1").train, "a", 1, 2)
+    moved = {name for name, value in model.items() if not torch.equal(value, fedavg.initial[name])}
+    assert any(name.startswith("image_encoder.blocks.0.") for name in moved)
+    assert any(name.startswith("text_encoder.encoder.layer.0.") for name in moved)
+    assert not any(".blocks.1." in name or ".layer.1." in name or "align" in name for name in moved)
