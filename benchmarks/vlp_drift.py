@@ -1,11 +1,12 @@
-"""What training at one site does to a federated model, and pooled pairs to a local one: the papers' drift probes.
+"""The papers' drift probes: what one site does to a federated model, and all pairs to a local one.
 
     python benchmarks/vlp_drift.py [--seed 1] [--layers 1] [--steps 100] [--toy]
 
-Synthetic chest images, five sites, from scratch. Prints R@1 in percent at every site (Tables 10 to 13 of FedDRA;
-12, 13, 17 and 18 of FedRGB): of the FedAvg model; of it after one more round at a site, and after only its
-first layers were trained there, each the mean over the five models; of the mean of local models; and of local
-models whose first layers were trained on the pairs of all sites. ORACLE: no party of a study could print it.
+Synthetic chest images, five sites, from scratch. Prints R@1 in percent at every site (Tables 10 to 13 of
+FedDRA; 12, 13, 17 and 18 of FedRGB): of the FedAvg model; of it after one more round at a site, and after
+only its first layers were trained there, each the mean over the five models; of the mean of local models;
+and of local models whose first layers were trained on the pairs of all sites. ORACLE: no party of a study
+could print it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ from secfed.wire.layout import State
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--layers", type=int, default=1, help="first layers of both encoders; the papers: 4 of 12"
-    )
+    parser.add_argument("--layers", type=int, default=1, help="of both encoders; the papers: 4 of 12")
     parser.add_argument("--steps", type=int, default=100, help="steps of training them; the papers: 500")
     parser.add_argument("--toy", action="store_true", help="a size that only tries the code")
     asked = parser.parse_args()
