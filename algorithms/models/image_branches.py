@@ -34,7 +34,7 @@ class MaskedDecoder(nn.Module):
         nn.init.trunc_normal_(self.hidden, std=0.02)
         nn.init.trunc_normal_(self.places, std=0.02)
         self.block = block(inner, 2, qkv_bias=True)
-        self.leave = nn.Linear(inner, pixels)
+        self.leave = nn.Sequential(nn.LayerNorm(inner), nn.Linear(inner, pixels))
         self.apply(initialise)
 
     def forward(self, features: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

@@ -207,8 +207,12 @@ class ViewKmeans(PlannedStages[_Stage]):
 
     def site(self, site_id: SiteId) -> ViewKmeansSite:
         """One site's program, bound to that site's records."""
+        return ViewKmeansSite(self.plan, self.site_data(site_id))
+
+    def site_data(self, site_id: SiteId) -> MultiviewSite:
+        """One site's checked records."""
         data = check_multiview(site_id, self.data.site(site_id), self.data)
-        return ViewKmeansSite(self.plan, data.first(self.options.max_records, site_id))
+        return data.first(self.options.max_records, site_id)
 
 
 class ViewKmeansSite(SiteProgram):
