@@ -147,14 +147,19 @@ def _check_outputs(named: Mapping[str, Path | None]) -> None:
 
 
 def _pdf(made: Report) -> bytes:
+    from secfed.audit.render.html import to_html
+    from secfed.audit.render.print import browser, print_to_pdf
+
+    if (program := browser()) is not None and (printed := print_to_pdf(to_html(made), program)) is not None:
+        return printed
     try:
         from secfed.audit.render.pdf import to_pdf
     except ModuleNotFoundError as error:
         if error.name != "fpdf":
             raise
         raise ConfigError(
-            "--pdf: the package fpdf2 is not installed.",
-            remedy="pip install fpdf2, or print the HTML report to PDF in a browser",
+            "--pdf: neither Chromium nor the package fpdf2 is installed.",
+            remedy="install one of them (pip install fpdf2), or print the HTML report to PDF in a browser",
         ) from None
     return to_pdf(made)
 

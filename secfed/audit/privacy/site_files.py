@@ -31,6 +31,7 @@ def _is_of_ledger(body: Mapping[str, Any]) -> bool:
         and all(isinstance(body.get(name, ""), str) for name in ("study", "exchange", "dataset"))
         and type(body.get("round", 0)) is int
         and isinstance(body.get("fields", []), list)
+        and type(body.get("values", 0)) is int
         and _are_tables(body.get("budgets", []))
         and _are_tables(after)
         and all(isinstance(one.get("spent", {}), Mapping | None) for one in after)
