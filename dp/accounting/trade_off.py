@@ -51,9 +51,9 @@ def _most_found(merged: tuple[Event, ...], false_alarms: float) -> float:
 def most_guessed(events: Sequence[Event]) -> float:
     """An upper bound on how often somebody is right who held both answers for equally likely, 1/2 to 1.
 
-    The total variation of the results under both answers bounds the advantage: it is delta at epsilon 0 (from the
-    privacy curve), and at most sqrt(D / 2) and sqrt(1 - e^-D) for a Renyi divergence D of order above 1 (Pinsker;
-    Bretagnolle and Huber). 1 where no accountant covers all events.
+    The total variation of the results under both answers bounds the advantage: it is delta at epsilon 0 (from
+    the privacy curve), and at most sqrt(D / 2) and sqrt(1 - e^-D) for a Renyi divergence D of order above 1
+    (Pinsker; Bretagnolle and Huber). 1 where no accountant covers all events.
     """
     _, restated = common_adjacency(compose(events))
     return _most_guessed(compose(restated))

@@ -147,8 +147,8 @@ def _check_outputs(named: Mapping[str, Path | None]) -> None:
 
 
 def _pdf(made: Report) -> bytes:
+    from secfed.audit.render.chromium import browser, print_to_pdf
     from secfed.audit.render.html import to_html
-    from secfed.audit.render.print import browser, print_to_pdf
 
     if (program := browser()) is not None and (printed := print_to_pdf(to_html(made), program)) is not None:
         return printed

@@ -27,7 +27,9 @@ def summary(report: Report) -> doc.Section:
     blocks: list[doc.Block] = []
     if report.ledgers:
         groups = alike(report.ledgers)
-        blocks.append(doc.Cards(tuple(_card(report, [report.ledgers[one] for one in many]) for many in groups)))
+        blocks.append(
+            doc.Cards(tuple(_card(report, [report.ledgers[one] for one in many]) for many in groups))
+        )
     blocks += _warnings(report)
     if report.verification.notes:
         notes = phrases.plural(len(report.verification.notes), "note")

@@ -45,7 +45,9 @@ def ledger_facts(state: CheckedFolder, ledger: VerifiedRecord, now_s: int) -> Le
         last_s=times[-1] if times else None,
         recoveries=sum(entry.kind == RECOVERED for entry in entries),
         limit_changes=max(0, len(budgets) - 1),
-        amounts=tuple(replace(_amount(one, spent), found=_found(one), guessed=_guessed(one)) for one in standings),
+        amounts=tuple(
+            replace(_amount(one, spent), found=_found(one), guessed=_guessed(one)) for one in standings
+        ),
         studies=tuple(_spends(payments, spent, limits, chosen)),
         payments=tuple(payments),
     )

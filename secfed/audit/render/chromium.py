@@ -1,7 +1,7 @@
 """A report as PDF from the HTML page itself, where a Chromium is installed; pdf.py draws one without it.
 
-Security: the page comes from a file of our own, forbids itself to load or run anything, and the browser gets a
-profile of its own that is removed again.
+Security: the page comes from a file of our own, forbids itself to load or run anything, and the browser gets
+a profile of its own that is removed again.
 """
 
 from __future__ import annotations
