@@ -183,6 +183,7 @@ class DecisionFact:
     with_model: bool | None = None  # whether the site had the finished model
     of: str = ""  # kind of the entries that are left out
     entries: int | None = None  # how many were written, or missed
+    by: str = ""  # who decided, by the account on the hospital's machine
 
 
 @dataclass(frozen=True)

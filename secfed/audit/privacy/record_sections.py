@@ -65,6 +65,7 @@ def in_words(item: DecisionFact) -> str:
     words: str = template.format(
         kind=item.kind,
         when=_when(item),
+        who=item.by or "a person",
         policy=_short(item.policy),
         roster=_short(item.roster),
         by_policy=f" by policy {_short(item.policy)}" if by_policy else "",

@@ -21,7 +21,7 @@ from secfed.records.hash_chain import OPENED, BrokenChain, ChainType, Entry, ver
 _TIMES: Final = ("time_s", "decided_s")
 _NUMBERS: Final = ("number", "round", "attempt", "count", "entries")
 _NAMES: Final = ("digest", "name")  # of the study
-_TEXTS: Final = ("text", "exchange", "policy", "roster", "of")
+_TEXTS: Final = ("text", "exchange", "policy", "roster", "of", "by")
 
 
 def _is_of_ledger(body: Mapping[str, Any]) -> bool:

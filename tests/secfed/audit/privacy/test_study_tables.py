@@ -17,8 +17,15 @@ STUDY = Study.parse(
     """
 study = { name = "heart", rounds = 2, seed = 1 }
 algorithm = { name = "fedavg" }
-data = { name = "csv", path = "h.csv", label_column = "num", feature_columns = ["age", "sex"] }
 model = { name = "mlp" }
+[data]
+name = "csv"
+path = "h.csv"
+sites = ["a", "b", "c"]
+site_column = "ward"
+label_column = "num"
+label_above = 0
+feature_columns = ["age", "sex"]
 """
 )
 TABLES = STUDY.identity()
