@@ -1,4 +1,4 @@
-"""What a study centre's pages show: what the aggregator may see, and nothing of a single hospital beyond that.
+"""What a study centre's pages show: what the aggregator may see, nothing of a single hospital beyond that.
 
 Read are the consortium's folder and the folders of its runs (``secfed aggregate --out``).
 """
@@ -15,6 +15,7 @@ from secfed.audit.privacy.phrases import printable, settings_digest
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.pki.certificate_checks import Expiry
+from secfed.records.roster_file import AGGREGATOR
 from secfed.records.transcript import ABORTED, CLOSED, REFUSED, SETTINGS, SUMMED
 from secfed.runs.run_folder import RUN_FILE, TRANSCRIPT_FILE
 
@@ -44,6 +45,7 @@ class Run:
 
     folder: Path
     study: str = ""
+    owner: str = ""  # of the transcript
     settings: dict[str, Any] = field(default_factory=dict)
     rounds: dict[int, Round] = field(default_factory=dict)
     refusals: list[dict[str, Any]] = field(default_factory=list)
@@ -103,9 +105,9 @@ class Centre:
             for folder in self._folders
             for depth in _DEPTH
             for path in folder.glob(f"{depth}{TRANSCRIPT_FILE}")
-            if path.parent.parent.name != "sites"  # a hospital's own, in a simulation
         }
-        return [_read(folder) for folder in sorted(found, key=lambda one: -found[one])]
+        runs = [_read(folder) for folder in sorted(found, key=lambda one: -found[one])]
+        return [run for run in runs if run.owner == AGGREGATOR]  # a hospital's own transcript is not for here
 
     def run(self, digest: str) -> Run | None:
         """One run by the digest of its study."""
@@ -117,7 +119,7 @@ class Centre:
             return []
         runs, now = self.runs(), utc_now()
         views = []
-        for site, member in self.consortium.members.current.items():
+        for site, member in self.consortium.members().current.items():
             expiry = Expiry.of(member.certificate, now)
             views.append(MemberView(site, expiry.describe(), str(expiry.urgency), _part(site, runs)))
         return views
@@ -143,6 +145,7 @@ def _read(folder: Path) -> Run:
         except (ValueError, KeyError, TypeError):
             continue
         run.study = run.study or str(body.get("study", ""))
+        run.owner = run.owner or str(body.get("owner", ""))
         if kind == SETTINGS:
             run.settings = body
         elif kind == SUMMED and type(body.get("round")) is int:

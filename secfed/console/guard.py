@@ -40,8 +40,8 @@ _HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
 }
 _NO_ENTRY: Final = (
-    "This page is for the person who started the console. Open the address that the terminal printed; it works "
-    "once. For a new one, end the console and start it again."
+    "This page is for the person who started the console. Open the address that the terminal printed; it "
+    "works once. For a new one, end the console and start it again."
 )
 
 

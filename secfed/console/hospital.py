@@ -181,9 +181,17 @@ class Hospital:
         for data in policy.data:
             for rule in data.budgets:
                 amount = Amount(
-                    rule.protects, rule.epsilon, 0.0, rule.epsilon, rule.delta, rule.period_days, *(None,) * 3,
+                    protects=rule.protects,
+                    limit=rule.epsilon,
+                    spent=0.0,
+                    left=rule.epsilon,
+                    delta=rule.delta,
+                    period_days=rule.period_days,
+                    adjacency=None,
+                    accountant=None,
+                    version=None,
                     relies_on="nothing",
-                )  # fmt: skip
+                )
                 yield Budget(data.name, amount, meaning(amount), "")
 
     def left(self) -> list[tuple[str, list[Departure]]]:

@@ -238,7 +238,7 @@ class _Pages:
         report = self._records.report()
         return self._show(request, "records", report=report, why=self._records.why, can_print=bool(browser()))
 
-    def verify(self, request: Request) -> Response:
+    def verify(self, _request: Request) -> Response:
         """Check everything again, now."""
         self._records.report(anew=True)
         return RedirectResponse("/records", status_code=303)
@@ -246,9 +246,9 @@ class _Pages:
     def export(self, kind: str) -> Callable[[Request], Response]:
         """The report as a file of one kind."""
 
-        def respond(request: Request) -> Response:
+        def respond(_request: Request) -> Response:
             report, page = self._records.report(), self._records.page()
-            if report is None or page is None:
+            if report is None or page is None:  # there is nothing to report on yet
                 raise HTTPException(404)
             if kind == "html":
                 return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
