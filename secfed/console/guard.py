@@ -67,7 +67,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return  # no page opens a WebSocket
+            await send({"type": "websocket.close", "code": 1008})  # no page opens a WebSocket
+            return
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":

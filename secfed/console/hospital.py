@@ -12,7 +12,7 @@ from typing import Any, Final
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Report
 from secfed.audit.privacy.first_page import meaning
-from secfed.config.protections import TRAITS
+from secfed.config.protections import CLOSED
 from secfed.console.records import Departure, Records, departures
 from secfed.deploy.admission import near_twins, waiting
 from secfed.deploy.admission.approvals import Approvals, ApprovalState, Decision
@@ -83,10 +83,10 @@ class StudyView:
 
     @property
     def protection(self) -> str:
-        """Who could read what."""
+        """Its name, as :data:`secfed.config.protections.TRAITS` has it."""
         asked = self.tables.get("protection", {})
-        name = "closed" if asked.get("reveal") == "sites" else str(asked.get("name", ""))
-        return TRAITS[name].summary if name in TRAITS else "not known"
+        closed = asked.get("name") == "masked" and asked.get("reveal") == "sites"
+        return CLOSED if closed else str(asked.get("name", ""))
 
     @property
     def settings(self) -> list[tuple[str, str]]:
@@ -114,7 +114,8 @@ class Hospital:
 
     def status(self) -> dict[str, Any]:
         """What the agent does; says so where it never ran."""
-        content = read_status(self.site.state / STATUS_FILE) or {"state": "never ran"}
+        content = dict.fromkeys(("study", "round", "rounds", "last_error", "last_alarm"))
+        content |= read_status(self.site.state / STATUS_FILE) or {"state": "never ran"}
         content["running"] = self.site.state.is_dir() and control.running(self.site.state) is not None
         content["paused"] = control.is_paused(self.site.state)
         content["now"] = now_at_hospital(content)

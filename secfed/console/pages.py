@@ -18,9 +18,10 @@ from starlette.routing import Route
 from secfed.audit.privacy import phrases, to_json
 from secfed.audit.privacy.record_sections import in_words, place
 from secfed.audit.render.chromium import browser, print_to_pdf
+from secfed.config.protections import CLOSED
 from secfed.console.centre import Centre
 from secfed.console.hospital import Hospital
-from secfed.console.records import Records
+from secfed.console.records import Departure, Records
 from secfed.deploy.admission import near_twins, persons
 from secfed.errors import SecfedError
 
@@ -33,6 +34,13 @@ _DONE: Final = {
     "refused-later": "Refused. The agent writes it into the decision log.",
 }
 _LIVE_S: Final = 10
+_READERS: Final = {
+    "masked": "The aggregator reads sums over the hospitals, and nothing of a single one.",
+    CLOSED: "The hospitals read sums. The aggregator reads nothing of a hospital, and no sum.",
+    "encrypted": "The hospitals read sums, the aggregator nothing; one hospital that helped it would be "
+    "enough to read what every hospital sent.",
+    "plain": "The aggregator reads this hospital's own numbers. Nothing protects them.",
+}
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,7 @@ class _Pages:
             view=view,
             budgets=[one for one in self._hospital.budgets() if one.dataset == asked.get("data_set")],
             warning=near_twins.WARNING,
+            readers=_READERS,
             shown=near_twins.fingerprint(view.twins),
         )
 
@@ -188,8 +197,9 @@ class _Pages:
         """What left, by day."""
         today = datetime.now(UTC).date()
         names = {today.isoformat(): "Today", (today - timedelta(days=1)).isoformat(): "Yesterday"}
-        days = self._hospital.left()
-        return self._show(request, "left", days=days, names=names, dated={day for day, _ in days})
+        days = {day: list[Departure]() for day in names} | dict(self._hospital.left())
+        newest = sorted(days.items(), key=lambda pair: pair[0], reverse=True)  # without a date: last
+        return self._show(request, "left", days=newest, names=names)
 
     def decisions(self, request: Request) -> Response:
         """The decision log, the newest entry first."""
