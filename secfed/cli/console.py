@@ -36,7 +36,7 @@ def console(
             raise
         raise ConfigError(
             f"the console needs the package {error.name}, which is not installed",
-            remedy='pip install "secfed[web]"',
+            remedy="in secfed's folder: pip install --constraint constraints.txt '.[web]'",
         ) from None
     typer.echo("Reading the records ...", err=True)
     serve(opened(folders or [Path()]), port, _told)

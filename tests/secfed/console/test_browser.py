@@ -1,10 +1,12 @@
 """The console in Chromium: four walks by the keyboard alone, and every page at three widths.
 
-Pictures for the documents: SECFED_CONSOLE_PICTURES=docs/figures pytest tests/secfed/console/test_browser.py -m slow
+Pictures for the documents:
+SECFED_CONSOLE_PICTURES=docs/figures pytest tests/secfed/console/test_browser.py -m slow
 """
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from PIL import Image
 
 from secfed.console import serve
 from secfed.console.pages import Console
@@ -35,9 +38,20 @@ HOSPITAL = {
     "setup": "/setup",
     "records": "/records",
     "problem": "/nothing",
+    "report": "/records/report.html",
 }
 CENTRE = {"centre": "/", "hospitals": "/hospitals", "run": f"/runs/{PAST.digest().hex()}"}
-KEPT = ("now-1000", "study-400", "study-1000", "left-1000", "run-1600")  # small, and enough for the documents
+# Enough for the documents, and small.
+KEPT = ("now-1000", "study-400", "study-1000", "study-1600", "left-400", "run-1000", "report-400")
+    "now-1000",
+    "study-400",
+    "study-1000",
+    "study-1600",
+    "left-400",
+    "run-1000",
+    "report-400",
+    "report-1000",
+)
 
 
 @contextmanager
@@ -127,7 +141,9 @@ def check(tab: Browser, pages: dict[str, str], address: str) -> None:
             tab.open(base + path)
             assert tab.run(CHECKS) == [], (name, width)
             if folder and f"{name}-{width}" in KEPT:
-                (Path(folder) / f"console-{name}-{width}.png").write_bytes(tab.picture())
+                with Image.open(io.BytesIO(tab.picture())) as picture:
+                    small = picture.convert("RGB").crop((0, 0, width, min(picture.height, 2 * width + 800)))
+                    small.quantize(64).save(Path(folder) / f"console-{name}-{width}.png", optimize=True)
     assert {one for one in tab.requests if not one.startswith(base)} == set()  # nothing from elsewhere
 
 
@@ -151,6 +167,7 @@ def test_every_page_of_a_centre_at_three_widths(
 def test_the_page_of_another_origin_cannot_decide(person: Browser, opened: Opened, tmp_path: Path) -> None:
     """In the browser that holds the cookie, a page from elsewhere sends the form of the console."""
     base = str(person.run("location.origin"))
+    person.open(f"{base}/studies/{DIGEST}")
     csrf = str(person.run("document.querySelector('[name=csrf]')?.value || ''"))
     evil = tmp_path / "evil.html"
     evil.write_text(

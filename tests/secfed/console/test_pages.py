@@ -256,7 +256,7 @@ def test_without_the_extra_one_line_says_which(monkeypatch: pytest.MonkeyPatch, 
     done = secfed("console", tmp_path)
     assert done.exit_code == ConfigError.exit_code
     assert "the console needs the package uvicorn" in done.stderr
-    assert 'pip install "secfed[web]"' in done.stderr
+    assert "'.[web]'" in done.stderr
 
 
 def test_help() -> None:
