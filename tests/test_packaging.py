@@ -194,6 +194,8 @@ def test_the_core_needs_no_extra(tmp_path: Path) -> None:
         "flwr",
         "grpc",
         "prometheus_client",
+        "starlette",
+        "uvicorn",
         "hypothesis",
         "pytest",
     ]

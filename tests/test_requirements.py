@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from tests.layout import HOMES, PROJECT, ROOT, files_of
 
-EXTRAS = ("cluster", "he", "net", "flower", "vision-language", "dev", "docs")
+EXTRAS = ("cluster", "he", "net", "web", "flower", "vision-language", "dev", "docs")
 
 
 def requirements(without: str = "") -> list[Requirement]:

@@ -186,6 +186,7 @@ class _Pages:
             done = "refused" if persons.record(site, persons.REFUSED_LATER) else "refused-later"
         else:
             raise HTTPException(400)
+        self._hospital.records.changed()
         return RedirectResponse(f"/studies/{digest}?done={done}", status_code=303)
 
     def budgets(self, request: Request) -> Response:

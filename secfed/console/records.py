@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from secfed.audit.privacy import make_report, phrases
 from secfed.audit.privacy.evidence import Report
@@ -18,7 +19,8 @@ from secfed.errors import SecfedError
 from secfed.records.transcript import SUMMED
 from secfed.records.transcript import TRANSCRIPT as TRANSCRIPTS
 
-_SUFFIXES = (".jsonl", ".json", ".safetensors")
+_SUFFIXES: Final = (".jsonl", ".json", ".safetensors")
+_PAUSES: Final = 4  # as long as the last report took
 
 
 @dataclass
@@ -30,11 +32,22 @@ class Records:
     why: str = ""
     _report: Report | None = None
     _seen: object = None
+    _next_s: float = 0.0  # by the monotonic clock
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def changed(self) -> None:
+        """Something was just written: the next report is a new one."""
+        self._next_s = 0.0
+
     def report(self, *, anew: bool = False) -> Report | None:
-        """Everything verified and recomputed; None where there is nothing to report on."""
+        """Everything verified and recomputed; None where there is nothing to report on.
+
+        While a study works, files change all the time: a new report waits a multiple of what the last one took.
+        """
         with self._lock:
+            began_s = time.monotonic()
+            if not anew and began_s < self._next_s:
+                return self._report
             seen = self._files()
             if anew or seen != self._seen:
                 self.why = ""
@@ -43,6 +56,7 @@ class Records:
                 except SecfedError as error:
                     self._report, self.why = None, error.message
                 self._seen = seen
+                self._next_s = time.monotonic() + _PAUSES * (time.monotonic() - began_s)
             return self._report
 
     def page(self) -> str | None:

@@ -32,7 +32,7 @@ class TestFrontDoor:
             "Researchers": ["simulate", "sweep", "algorithms", "attack", "bench"],
             "Hospital": ["site", "agent"],
             "Study centre": ["consortium", "aggregate"],
-            "Officers and auditors": ["audit", "transcript"],
+            "Officers and auditors": ["audit", "transcript", "console"],
         }
         found: dict[str, list[str]] = {}
         for line in shown.splitlines():

@@ -43,15 +43,6 @@ HOSPITAL = {
 CENTRE = {"centre": "/", "hospitals": "/hospitals", "run": f"/runs/{PAST.digest().hex()}"}
 # Enough for the documents, and small.
 KEPT = ("now-1000", "study-400", "study-1000", "study-1600", "left-400", "run-1000", "report-400")
-    "now-1000",
-    "study-400",
-    "study-1000",
-    "study-1600",
-    "left-400",
-    "run-1000",
-    "report-400",
-    "report-1000",
-)
 
 
 @contextmanager
