@@ -16,24 +16,45 @@ import sections
 
 from secfed.bench import tables
 from secfed.bench.masked import measure
+from secfed.crypto.keystream import StreamCipher
 
 QUICK = "--quick" in sys.argv
 _CURVES = (
     ("client_protect", "limit_client", "site: protect", "C0"),
     ("server_unmask", "limit_server", "server: unmask", "C1"),
 )
+_BOUNDS = (
+    ("client_protect", "cipher; quantising (memory, one thread at a time); SHA-256"),
+    ("plain_protect", "quantising and SHA-256, about equal"),
+    ("server_receive", "SHA-256; with narrow lanes as much again for unpacking, in one thread"),
+    ("server_unmask", "cipher"),
+    ("unmask_with_drops", "cipher: one stream per survivor for each dropped site"),
+    ("round_without_training", "client_protect of every site, one after the other"),
+    ("limit_client, limit_server", "cipher; under AES-256 a third of it the addition, in the cache"),
+)
 
 
 def main() -> None:
     headline = measure(parameters=10**6 if QUICK else 10**7, sites=10, drops=1, repeats=1 if QUICK else 5)
+    aes = measure(
+        parameters=headline["parameters"],
+        sites=10,
+        drops=1,
+        repeats=1 if QUICK else 5,
+        keystream=StreamCipher.AES_256_CTR,
+    )
     narrow = measure(
         parameters=headline["parameters"], sites=10, bits=20, repeats=1 if QUICK else 3, with_flower=False
     )
     parts = [
         "`secfed bench masked --params 10000000 --sites 10 --drops 1 --repeats 5`",
-        "The limit is the time to add as many ChaCha20 streams to a vector as the step needs, and nothing "
-        "else. At 100% a step is as fast as its limit, at 50% it takes twice as long.",
+        "The limit is the time to add as many streams to a vector as the step needs, on all processors, and "
+        "nothing else. At 100% a step is as fast as its limit, at 50% it takes twice as long.",
         tables.masked(headline).markdown(),
+        "The same with `--keystream aes-256-ctr`:",
+        tables.masked(aes).markdown(),
+        "What bounds each row, the largest part first:",
+        sections.table(["row", "bound by"], [list(row) for row in _BOUNDS]),
     ]
     parts += ["Narrow lanes, `--bits 20`:", tables.masked(narrow).markdown()]
     sizes = [10**5, 10**6] if QUICK else [10**5, 10**6, 10**7, 10**8]
@@ -46,10 +67,10 @@ def main() -> None:
         "So both limits, dotted, are those of equally many streams, each measured beside its step.",
         "![cost over parameters and sites](figures/masked-growth.svg)",
         _growth(by_size + by_sites),
-        "Threads: at a site one quantises a chunk ahead, one hashes finished pieces, as many mask as there "
-        "are processors but one; the server masks on all. Limits are those of as many threads. ChaCha20 "
-        "(`cryptography`), numpy and `hashlib` let go of Python's interpreter lock during their calls, so "
-        "two cores are used; on a busy machine the gain is smaller (docs/adr/006-chacha20-keystreams.md).",
+        "Threads: as many as there are processors, each with a part of the vector, which it masks, packs and "
+        "hashes; only quantising is one thread's at a time. Limits are those of as many threads. Ciphers "
+        "(`cryptography`), numpy and `hashlib` let go of Python's interpreter lock during their calls; on a "
+        "busy machine the gain is smaller (docs/adr/032-aes-keystreams-and-every-processor.md).",
     ]
     sections.write("masked", "Masked protection", "\n\n".join(parts))
 
@@ -90,8 +111,7 @@ def _figure(by_size: list[dict[str, Any]], by_sites: list[dict[str, Any]]) -> No
     axes[0].set_title("3 sites")
     axes[1].set_title("1,000,000 parameters")
     axes[0].legend(frameon=False)
-    sections.FIGURES.mkdir(exist_ok=True)
-    figure.savefig(sections.FIGURES / "masked-growth.svg", metadata={"Date": None})
+    figure.savefig(sections.beside(sections.FIGURES / "masked-growth.svg"), metadata={"Date": None})
 
 
 if __name__ == "__main__":

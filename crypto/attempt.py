@@ -8,6 +8,7 @@ from typing import Protocol
 
 from secfed.crypto import sealing, thresholds
 from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.lanes import VectorShape, VectorSource
 
 
@@ -126,7 +127,8 @@ class SiteContribution(SumRules):
     """One site's input to one attempt: who it is, what it serves now, what it has, what it insists on.
 
     ``shape`` and ``broadcast_digest`` are those that *this site* derived and trained on; ``source`` is the
-    quantised update, read once. With a ``group_key`` the sum is closed (``masked/closing.py``).
+    quantised update, read once. With a ``group_key`` the sum is closed (``masked/closing.py``). The study
+    names the ``cipher`` that makes masks.
     """
 
     identity: Identity
@@ -141,6 +143,7 @@ class SiteContribution(SumRules):
     privacy_applied: bool = False
     entropy: Entropy = field(default_factory=Entropy)
     group_key: bytes | None = field(repr=False, default=None)
+    cipher: StreamCipher = StreamCipher.CHACHA20
 
     @property
     def site(self) -> str:

@@ -1,10 +1,14 @@
-"""ChaCha20 streams, added to or subtracted from lanes: the hot loop of masked protection.
+"""Streams of ChaCha20 or AES-256, added to or subtracted from lanes: the hot loop of masked protection.
 
-Source: RFC 8439 (ChaCha20); masks as pseudo-random one-time pads in Bonawitz et al. 2017.
+Source: RFC 8439 (ChaCha20); NIST SP 800-38A, 6.5 (counter mode); masks as pseudo-random one-time pads in
+Bonawitz et al. 2017.
 
 Nonce: every key is derived by HKDF over an attempt's fresh secrets *and* the name of the one stream it
-makes, so a key makes exactly one stream in its life; a fixed zero nonce and a counter from zero never
-repeat a (key, nonce, counter) triple. A stream may be at most 2^38 bytes (the 32-bit block counter).
+makes, which names its cipher, too. So a key makes exactly one stream in its life, and serves one cipher.
+A stream is read in segments of 1 MiB, in any order. Those of ChaCha20 follow each other under a zero nonce
+and one block counter, which ends a stream after 2^38 bytes. AES-256 in counter mode has the segment's number
+in the upper 96 bits of the counter block, and below them 2 for the first block of a segment, 3 for the next
+and so on. No (key, counter block) repeats either way.
 
 Security: one keystream in the clear reveals the lanes it covers. Keys never leave this process.
 """
@@ -12,11 +16,14 @@ Security: one keystream in the clear reveals the lanes it covers. Keys never lea
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256, ChaCha20
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
@@ -24,9 +31,18 @@ from numpy.typing import NDArray
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, labelled
 
-KEY_BYTES = 32
+KEY_BYTES: Final = 32
+SEGMENT_BYTES: Final = 1 << 20
 _WORD = np.dtype("<u4")
-_ZERO_NONCE = bytes(16)  # 32-bit counter from zero, then the 96-bit nonce of RFC 8439
+_BLOCK_BYTES: Final = 64  # of ChaCha20
+_NONCE: Final = bytes(12)  # of RFC 8439; before it the 32-bit block counter
+
+
+class StreamCipher(StrEnum):
+    """What a mask stream is made with, by its name in a study."""
+
+    CHACHA20 = "chacha20"
+    AES_256_CTR = "aes-256-ctr"
 
 
 def derive(secret: bytes, label: bytes, *context: Buffer, size_bytes: int = KEY_BYTES) -> bytes:
@@ -35,14 +51,40 @@ def derive(secret: bytes, label: bytes, *context: Buffer, size_bytes: int = KEY_
 
 
 class Keystream:
-    """One ChaCha20 stream, read front to back."""
+    """One stream of ChaCha20, read front to back from the beginning of a segment."""
 
-    def __init__(self, stream_key: bytes) -> None:
-        self._encryptor = Cipher(ChaCha20(stream_key, _ZERO_NONCE), mode=None).encryptor()
+    def __init__(self, stream_key: bytes, segment: int = 0) -> None:
+        """OverflowError where the block counter does not reach."""
+        counter = (segment * SEGMENT_BYTES // _BLOCK_BYTES).to_bytes(4, "little")
+        self._encryptor = Cipher(ChaCha20(stream_key, counter + _NONCE), mode=None).encryptor()
 
     def into(self, zeros: Buffer, out: bytearray | memoryview) -> None:
         """Write the next ``len(zeros)`` keystream bytes to ``out``; ``zeros`` must be zero bytes."""
         self._encryptor.update_into(zeros, out)
+
+
+class AesSegment(Keystream):
+    """One segment of a stream of AES-256 in counter mode.
+
+    GCM encrypts in exactly this mode, from counter block nonce || 2 on, and OpenSSL has it vectorised where
+    plain counter mode is not: twice as fast as that with VAES. Its tag is never asked for.
+    """
+
+    def __init__(self, stream_key: bytes, segment: int = 0) -> None:
+        self._encryptor = Cipher(AES256(stream_key), GCM(segment.to_bytes(12, "big"))).encryptor()
+
+
+@dataclass(frozen=True)
+class StreamKey:
+    """The key of one stream, and the cipher that it is for."""
+
+    stream_key: bytes = field(repr=False)
+    cipher: StreamCipher = StreamCipher.CHACHA20
+
+    def segment(self, index: int) -> Keystream:
+        """The stream from byte ``index * SEGMENT_BYTES`` on, to be read to the end of that segment."""
+        of = Keystream if self.cipher is StreamCipher.CHACHA20 else AesSegment
+        return of(self.stream_key, index)
 
 
 class Workspace:

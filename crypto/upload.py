@@ -1,4 +1,4 @@
-"""Message 4, the masked (or plain, or encrypted) vector: laid out to be computed in place."""
+"""Message 4, the masked (or plain, or encrypted) vector: laid out to be written without a copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from secfed.errors import MalformedMessage, RoundAborted
 class Upload(Message):
     """Message 4: the masked vector.
 
-    Laid out so that the vector starts 16 bytes into the buffer and is computed there in place: header
+    Laid out so that the vector starts 16 bytes into the buffer and is written there part by part: header
     (10 bytes), six zero bytes, vector, then a trailer of three fixed fields.
     """
 

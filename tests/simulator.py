@@ -22,6 +22,7 @@ from secfed.attack.scene import STAGES
 from secfed.crypto import sealing
 from secfed.crypto.attempt import Entropy, SiteLimits
 from secfed.crypto.codec import Buffer
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.lanes import Run
 from secfed.crypto.masked.graph import SparseGraph
 from secfed.crypto.masked.states import Closed
@@ -73,8 +74,11 @@ class Consortium(scene.SimulatedConsortium):
         limits: SiteLimits | None = None,
         seed: int = 0,
         graph: SparseGraph | None = None,
+        cipher: StreamCipher = StreamCipher.CHACHA20,
     ) -> None:
-        super().__init__(sites, runs=runs, threshold=threshold, limits=limits, seed=seed, graph=graph)
+        super().__init__(
+            sites, runs=runs, threshold=threshold, limits=limits, seed=seed, graph=graph, cipher=cipher
+        )
 
     def update(self, generator: np.random.Generator) -> RingVector:
         """Uniform ring integers."""

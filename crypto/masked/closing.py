@@ -31,18 +31,26 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secfed.crypto import labels, lanes
+from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, digest
-from secfed.crypto.keystream import Keystream, Workspace, derive
+from secfed.crypto.keystream import Keystream, StreamCipher, Workspace, derive
 from secfed.crypto.lanes import Run, VectorShape, VectorSource
-from secfed.crypto.masked.masks import Accumulator, MaskContext, Masker, MaskStream
+from secfed.crypto.masked.masks import (
+    Accumulator,
+    MaskContext,
+    Masker,
+    MaskStream,
+    count_parts,
+    parts_of,
+)
+from secfed.crypto.masked.threads import in_threads
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RangeError
 
@@ -74,6 +82,7 @@ class Closing:
     group_key: bytes = field(repr=False)
     spec_digest: bytes
     adverts_digest: bytes
+    cipher: StreamCipher = StreamCipher.CHACHA20
 
     def stream(self, site: str, sign: int) -> MaskStream:
         """The stream of one site over its whole closed vector."""
@@ -105,23 +114,35 @@ class Closing:
         whole = closed_shape(shape)
         total = Accumulator(whole)
         total.add(memoryview(closed).cast("B"))
-        context = MaskContext(self.spec_digest, broadcast_digest, whole)
+        context = MaskContext(self.spec_digest, broadcast_digest, whole, self.cipher)
         streams = [self.stream(site, -1) for site in survivors]
-        tags, tagged = self.tags(), list[Future[None]]()
-        with ThreadPoolExecutor(1) as beside:  # tags of one chunk while the streams leave the next
-            for index, (run, summed) in enumerate(zip(whole.runs, total.runs, strict=True)):
-                masker = Masker(streams, context, index, lanes.CHUNK_ELEMENTS)
-                for start in range(0, run.count, lanes.CHUNK_ELEMENTS):
-                    chunk = summed[start : start + lanes.CHUNK_ELEMENTS]
-                    masker.apply(chunk)
-                    if index < len(shape.runs):
-                        tagged.append(beside.submit(tags.add, run, chunk))
-        for done in tagged:
-            done.result()
+        tags = self.tags()
+        for index, (run, summed) in enumerate(zip(whole.runs, total.runs, strict=True)):
+            masker = Masker(streams, context, index)
+            if index < len(shape.runs):
+                _unmask_and_tag(masker, tags, run, summed)
+            else:
+                masker.apply(0, summed)
         *runs, found = total.reduced()
         if not hmac.compare_digest(tags.value.tobytes(), found.tobytes()):
             raise Refusal.SUM_TAG.refuse()
         return tuple(runs)
+
+
+def _unmask_and_tag(masker: Masker, tags: VectorTags, run: Run, summed: NDArray[Any]) -> None:
+    """Take the streams off the parts in any order, and tag them front to back."""
+    ready, tagging, tagged = dict[int, NDArray[Any]](), Lock(), 0
+
+    def unmask(numbered: tuple[int, NDArray[Any]]) -> None:
+        nonlocal tagged
+        masker.apply(*numbered)
+        with tagging:
+            ready.update([numbered])
+            while tagged in ready:
+                tags.add(run, ready.pop(tagged))
+                tagged += 1
+
+    in_threads(parts_of(run, summed), unmask, at_most=count_parts(run))
 
 
 class VectorTags:

@@ -1,8 +1,8 @@
-"""Masks on a vector: derive the streams, add or subtract them chunk by chunk, in place.
+"""Masks on a vector: derive the streams, add or subtract them part by part, in place.
 
-Mask of one stream = ChaCha20 keystream under HKDF(stream secret, specification, layout, broadcast,
-run). Two sites that were shown different broadcasts or layouts derive different streams for the same
-pair, so their masks do not cancel and the sum is noise: this defeats a server that isolates a site by
+Mask of one stream = keystream of the study's cipher under HKDF(stream secret, specification, layout,
+broadcast, run). Two sites that were shown different broadcasts or layouts derive different streams for the
+same pair, so their masks do not cancel and the sum is noise: this defeats a server that isolates a site by
 sending it another model (Pasquini, Francati, Ateniese, "Eluding Secure Aggregation in Federated
 Learning via Model Inconsistency", CCS 2022).
 """
@@ -10,26 +10,26 @@ Learning via Model Inconsistency", CCS 2022).
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Self
+from threading import Lock
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secfed.crypto import labels, lanes
 from secfed.crypto.codec import digest
-from secfed.crypto.keystream import Keystream, Workspace, derive
+from secfed.crypto.keystream import SEGMENT_BYTES, StreamCipher, StreamKey, Workspace, derive
 from secfed.crypto.lanes import Run, VectorShape, VectorSource
+from secfed.crypto.masked.threads import in_threads
 from secfed.errors import MalformedMessage
 
-# 128 Ki lanes: large enough for two threads to take turns at the interpreter lock without waiting much.
-_CHUNK_ELEMENTS = 2 * lanes.CHUNK_ELEMENTS
+_AES_LABELS: Final = {
+    labels.DERIVE_PAIR_MASK: labels.DERIVE_PAIR_MASK_AES,
+    labels.DERIVE_SELF_MASK: labels.DERIVE_SELF_MASK_AES,
+    labels.DERIVE_CLOSING: labels.DERIVE_CLOSING_AES,
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class MaskContext:
     spec_digest: bytes
     broadcast_digest: bytes
     shape: VectorShape
+    cipher: StreamCipher = StreamCipher.CHACHA20
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,21 @@ class MaskStream:
     label: bytes
     sign: int  # +1: add, -1: subtract
 
-    def keystream(self, context: MaskContext, run_index: int) -> Keystream:
-        """The stream over one run."""
+    def key(self, context: MaskContext, run_index: int) -> StreamKey:
+        """The key of the stream over one run."""
         run = context.shape.runs[run_index]
         vector_name = f"run {run_index}: {run.count} lanes of {run.bits} bits".encode()
-        return Keystream(
+        label = self.label if context.cipher is StreamCipher.CHACHA20 else _AES_LABELS[self.label]
+        return StreamKey(
             derive(
                 self.secret,
-                self.label,
+                label,
                 context.spec_digest,
                 context.shape.digest,
                 context.broadcast_digest,
                 vector_name,
-            )
+            ),
+            context.cipher,
         )
 
 
@@ -75,126 +78,89 @@ def pair_mask(seed_from_lower: bytes, seed_from_higher: bytes, sign: int) -> Mas
     return MaskStream(seed_from_lower + seed_from_higher, labels.DERIVE_PAIR_MASK, sign)
 
 
-def processors() -> int:
-    """Threads that may work at a time: ``SECFED_THREADS``, or the processors that this process may use."""
-    asked = os.environ.get("SECFED_THREADS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+def part_lanes(run: Run) -> int:
+    """Lanes of one part: those under one segment of a stream."""
+    return SEGMENT_BYTES // run.dtype.itemsize
 
 
-class _Share:
-    """Some of the streams over one run: what one thread adds up."""
+def parts_of(run: Run, lanes_of_run: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The parts of a run, each with its number."""
+    size = part_lanes(run)
+    return ((at // size, lanes_of_run[at : at + size]) for at in range(0, run.count, size))
 
-    def __init__(
-        self, streams: Sequence[tuple[Keystream, int]], dtype: np.dtype[Any], chunk_elements: int
-    ) -> None:
-        self._streams, self._dtype = streams, dtype
-        self._workspace = Workspace(chunk_elements * dtype.itemsize)
-        self._sum = np.empty(0, dtype)
 
-    def add_to(self, chunk: NDArray[Any]) -> None:
-        """Add or subtract the next ``len(chunk)`` words of every stream, modulo the lane's word size."""
-        for stream, sign in self._streams:
-            words = self._workspace.words(stream, chunk.size, self._dtype)
-            (np.add if sign > 0 else np.subtract)(chunk, words, out=chunk)
-
-    def sum(self, count: int) -> NDArray[Any]:
-        """The sum of the next ``count`` words of every stream, valid until the next call."""
-        if self._sum.size < count:
-            self._sum = np.empty(count, self._dtype)
-        self._sum[:count] = 0
-        self.add_to(self._sum[:count])
-        return self._sum[:count]
+def count_parts(run: Run) -> int:
+    """How many parts a run has."""
+    return -(-run.count // part_lanes(run))
 
 
 class Masker:
-    """Applies a set of streams to one run, chunk after chunk, in ``threads`` threads.
+    """Applies a set of streams to the parts of one run, in any order; several threads may share it."""
 
-    Each thread reads streams of its own from front to back, so that no stream is read twice, and the order of
-    a sum modulo the word size does not matter.
-    """
+    def __init__(self, streams: Sequence[MaskStream], context: MaskContext, run_index: int) -> None:
+        self._dtype = context.shape.runs[run_index].dtype
+        self._keys = [(stream.key(context, run_index), stream.sign) for stream in streams]
+        self._spare: list[Workspace] = []  # of threads that are done with them
 
-    def __init__(
-        self,
-        streams: Sequence[MaskStream],
-        context: MaskContext,
-        run_index: int,
-        chunk_elements: int,
-        threads: int = 1,
-    ) -> None:
-        run = context.shape.runs[run_index]
-        made = [(stream.keystream(context, run_index), stream.sign) for stream in streams]
-        # A short run is masked sooner than a thread starts.
-        shares = max(1, min(threads, len(made))) if run.count > 4 * chunk_elements else 1
-        self._own, *self._others = (
-            _Share(made[first::shares], run.dtype, chunk_elements) for first in range(shares)
-        )
-        self._pool = ThreadPoolExecutor(shares - 1) if shares > 1 else None
+    def apply(self, index: int, part: NDArray[Any]) -> None:
+        """Add or subtract every stream's words for the part of this number; once for each part."""
+        try:
+            workspace = self._spare.pop()  # without a look first: another thread may take the last one
+        except IndexError:
+            workspace = Workspace(lanes.CHUNK_ELEMENTS * self._dtype.itemsize)
+        streams = [(key.segment(index), sign) for key, sign in self._keys]
+        for start in range(0, part.size, lanes.CHUNK_ELEMENTS):
+            chunk = part[start : start + lanes.CHUNK_ELEMENTS]
+            for stream, sign in streams:
+                words = workspace.words(stream, chunk.size, self._dtype)
+                (np.add if sign > 0 else np.subtract)(chunk, words, out=chunk)
+        self._spare.append(workspace)
 
-    def apply(self, chunk: NDArray[Any]) -> None:
-        """Add or subtract the next ``len(chunk)`` words of every stream."""
-        sums = [self._pool.submit(share.sum, chunk.size) for share in self._others] if self._pool else []
-        self._own.add_to(chunk)
-        for words in sums:
-            np.add(chunk, words.result(), out=chunk)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown()
+def mask_run(masker: Masker, run: Run, lanes_of_run: NDArray[Any]) -> None:
+    """Apply the streams to all parts of a run, in place."""
+    in_threads(parts_of(run, lanes_of_run), lambda part: masker.apply(*part), at_most=count_parts(run))
 
 
 class PieceHasher:
-    """SHA-256 of a vector, piece by piece, in helper threads: hashing runs beside the masking.
+    """SHA-256 of a vector, piece by piece, each as soon as all of it is written.
 
     The digest is SHA-256 over the SHA-256 digests of the vector's 1 MiB pieces (the last may be
-    shorter), under a label and with the vector's size. ``hashlib`` lets go of the interpreter lock while
-    it hashes, so a second core does this work where there is one.
+    shorter), under a label and with the vector's size. The thread that writes the last of a piece hashes it,
+    so that every processor hashes, and most of a piece is still in its cache.
     """
 
     PIECE_BYTES = 1 << 20
 
-    def __init__(self, vector: memoryview, *, threads: int) -> None:
+    def __init__(self, vector: memoryview) -> None:
         self._vector = vector
-        # A vector of a few pieces is hashed sooner than a thread starts.
-        self._pool = ThreadPoolExecutor(threads) if len(vector) > 4 * self.PIECE_BYTES else None
-        self._pieces: list[Future[bytes] | bytes] = []
-        self._at = 0
+        self._pieces = [vector[at : at + self.PIECE_BYTES] for at in range(0, len(vector), self.PIECE_BYTES)]
+        self._missing = [len(piece) for piece in self._pieces]
+        self._digests = [b""] * len(self._pieces)
+        self._counting = Lock()
 
-    def ready(self, end: int) -> None:
-        """Bytes up to ``end`` are final."""
-        last = end == len(self._vector)
-        while self._at < end and (last or end - self._at >= self.PIECE_BYTES):
-            piece = self._vector[self._at : min(self._at + self.PIECE_BYTES, end)]
-            self._pieces.append(self._pool.submit(_sha256, piece) if self._pool else _sha256(piece))
-            self._at += len(piece)
+    def written(self, start: int, end: int) -> None:
+        """The bytes from ``start`` to ``end`` are final; each is said to be so once."""
+        for index in range(start // self.PIECE_BYTES, -(-end // self.PIECE_BYTES)):
+            at = index * self.PIECE_BYTES
+            with self._counting:
+                self._missing[index] -= min(end, at + self.PIECE_BYTES) - max(start, at)
+                whole = not self._missing[index]
+            if whole:
+                self._digests[index] = hashlib.sha256(self._pieces[index]).digest()
 
     def digest(self) -> bytes:
-        """The digest, once everything is ready."""
-        size = len(self._vector).to_bytes(8, "big")
-        pieces = [piece if isinstance(piece, bytes) else piece.result() for piece in self._pieces]
+        """The digest, once everything is written."""
+        size, pieces = len(self._vector).to_bytes(8, "big"), self._digests
         return digest(labels.VECTOR_DIGEST, size, *pieces)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown()
-
-
-def _sha256(piece: memoryview) -> bytes:
-    return hashlib.sha256(piece).digest()
 
 
 def vector_digest(vector: memoryview) -> bytes:
     """Digest of a vector's wire bytes (see :class:`PieceHasher`): 32 bytes."""
-    with PieceHasher(vector, threads=2) as hasher:
-        hasher.ready(len(vector))
-        return hasher.digest()
+    hasher, size = PieceHasher(vector), PieceHasher.PIECE_BYTES
+    pieces = range(0, len(vector), size)
+    in_threads(pieces, lambda at: hasher.written(at, min(at + size, len(vector))), at_most=len(pieces))
+    return hasher.digest()
 
 
 def write_masked(
@@ -202,56 +168,41 @@ def write_masked(
 ) -> bytes:
     """Quantise, mask and lay out a whole vector in its outgoing buffer; return its digest.
 
-    Each chunk is quantised and masked by every stream while it is in the cache; nothing but ``out`` is
-    as large as the vector.
+    Each part is quantised, masked by every stream, written to ``out`` and hashed by one thread; nothing but
+    ``out`` is as large as the vector. ``source`` is read by one thread at a time, into memory that is warm:
+    the fresh pages of ``out`` are first touched by all threads.
     """
-    # Quantising and masking let go of the interpreter lock. A short vector needs no second thread.
-    ahead = ThreadPoolExecutor(1) if context.shape.elements > 4 * _CHUNK_ELEMENTS else None
-    with PieceHasher(out, threads=1) as hasher, ahead or nullcontext():
-        at = 0
-        for index, run in enumerate(context.shape.runs):
-            room = out[at : at + run.wire_bytes]
-            # One processor is left to quantising and hashing.
-            with Masker(streams, context, index, _CHUNK_ELEMENTS, processors() - 1) as masker:
-                for start, chunk in _filled(source, run, room, ahead):
-                    masker.apply(chunk)
-                    if run.bits < 32:
-                        lanes.pack_into(chunk, run, room, start)
-                    finished = start + chunk.size == run.count
-                    hasher.ready(at + (run.wire_bytes if finished else (start + chunk.size) * run.bits // 8))
-            at += run.wire_bytes
-        return hasher.digest()
+    hasher, at = PieceHasher(out), 0
+    for index, run in enumerate(context.shape.runs):
+        _write_run(source, run, Masker(streams, context, index), out[at : at + run.wire_bytes], hasher, at)
+        at += run.wire_bytes
+    return hasher.digest()
 
 
-def _filled(
-    source: VectorSource, run: Run, room: memoryview, ahead: ThreadPoolExecutor | None
-) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Every chunk of a run with its first lane, quantised, in order; in ``ahead`` one before it is needed."""
-    begun: deque[tuple[int, NDArray[Any], Future[None]]] = deque()
-    for start, chunk in _chunks(run, room):
-        if ahead is None:
-            source.fill(run, chunk)
-            yield start, chunk
-            continue
-        begun.append((start, chunk, ahead.submit(source.fill, run, chunk)))
-        if len(begun) > 1:
-            yield _finished(*begun.popleft())
-    if begun:
-        yield _finished(*begun.popleft())
+def _write_run(
+    source: VectorSource, run: Run, masker: Masker, room: memoryview, hasher: PieceHasher, at: int
+) -> None:
+    size = part_lanes(run)
+    spare: list[NDArray[Any]] = []  # room for parts, of threads that are done with it
 
+    def filled() -> Iterator[tuple[int, NDArray[Any]]]:
+        for start in range(0, run.count, size):
+            count = min(size, run.count - start)
+            part = (spare.pop() if spare else np.empty(min(size, run.count), run.dtype))[:count]
+            for first in range(0, count, lanes.CHUNK_ELEMENTS):
+                source.fill(run, part[first : first + lanes.CHUNK_ELEMENTS])
+            yield start, part
 
-def _finished(start: int, chunk: NDArray[Any], filled: Future[None]) -> tuple[int, NDArray[Any]]:
-    filled.result()
-    return start, chunk
+    def finish(filled_part: tuple[int, NDArray[Any]]) -> None:
+        start, part = filled_part
+        masker.apply(start // size, part)
+        lanes.pack_into(part, run, room, start)
+        spare.append(part)
+        end = start + part.size
+        last = run.wire_bytes if end == run.count else end * run.bits // 8
+        hasher.written(at + start * run.bits // 8, at + last)
 
-
-def _chunks(run: Run, room: memoryview) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Where each chunk of a run is computed: in the outgoing buffer, or in two buffers in turn."""
-    whole = lanes.in_place(room, run)
-    scratch = [np.empty(min(run.count, _CHUNK_ELEMENTS), run.dtype) for _ in range(3)]
-    for turn, start in enumerate(range(0, run.count, _CHUNK_ELEMENTS)):
-        size = min(_CHUNK_ELEMENTS, run.count - start)
-        yield start, scratch[turn % 3][:size] if whole is None else whole[start : start + size]
+    in_threads(filled(), finish, at_most=count_parts(run))
 
 
 class Accumulator:
@@ -269,16 +220,13 @@ class Accumulator:
             data = vector[at : at + run.wire_bytes]
             at += run.wire_bytes
             for start in range(0, run.count, lanes.CHUNK_ELEMENTS):
-                size = min(lanes.CHUNK_ELEMENTS, run.count - start)
-                part = total[start : start + size]
-                np.add(part, lanes.unpack_chunk(data, run, start, size), out=part)
+                part = total[start : start + lanes.CHUNK_ELEMENTS]
+                np.add(part, lanes.unpack_chunk(data, run, start, part.size), out=part)
 
     def apply(self, streams: Sequence[MaskStream], context: MaskContext) -> None:
         """Add or subtract whole streams."""
-        for index, total in enumerate(self.runs):
-            with Masker(streams, context, index, _CHUNK_ELEMENTS, processors()) as masker:
-                for start in range(0, total.size, _CHUNK_ELEMENTS):
-                    masker.apply(total[start : start + _CHUNK_ELEMENTS])
+        for index, (run, total) in enumerate(zip(self._shape.runs, self.runs, strict=True)):
+            mask_run(Masker(streams, context, index), run, total)
 
     def reduced(self) -> tuple[NDArray[Any], ...]:
         """The ring integers, reduced to their lane width."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from secfed.crypto import labels, sealing
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.graph import Holders, SparseGraph
@@ -239,9 +240,15 @@ class MaskedServer:
     """The aggregator's session for one attempt. Sans-I/O."""
 
     def __init__(
-        self, spec: Specification, roster: Roster, shape: VectorShape, *, graph: SparseGraph | None = None
+        self,
+        spec: Specification,
+        roster: Roster,
+        shape: VectorShape,
+        *,
+        graph: SparseGraph | None = None,
+        cipher: StreamCipher = StreamCipher.CHACHA20,
     ) -> None:
-        context = masks.MaskContext(spec.digest, spec.broadcast_digest, shape)
+        context = masks.MaskContext(spec.digest, spec.broadcast_digest, shape, cipher)
         self._attempt = Attempt(spec, roster, context, masks.Accumulator(shape))
         self._state: State = _Advertise(self._attempt, graph)
         self._asked: tuple[str, ...] = ()

@@ -220,7 +220,7 @@ class AwaitSharingSet:
             closing = Closing(own.group_key, spec.digest, dealer.adverts_digest)
             streams.append(closing.stream(me, 1))
             source, shape = closing.tagged(source, shape), closed_shape(shape)
-        context = masks.MaskContext(spec.digest, own.broadcast_digest, shape)
+        context = masks.MaskContext(spec.digest, own.broadcast_digest, shape, own.cipher)
         buffer = Upload.frame(shape.wire_bytes)
         room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + shape.wire_bytes]
         vector_digest = masks.write_masked(source, streams, context, room)

@@ -1,8 +1,6 @@
-"""What is kept of a study that waits for a person: all that the person has to know before deciding.
+"""What would leave if a study that waits for a person began: beside its settings (kept_offers.py).
 
-    STATE/waiting/<digest>.json    written with the question, removed when the study is admitted
-
-A study that was begun has its settings among its own files (near_twins.py).
+STATE/waiting/<digest>.json    written with the question, removed when the study is admitted
 """
 
 from __future__ import annotations
@@ -21,21 +19,13 @@ _MOST_NAMED: Final = 40  # fields of one exchange
 
 
 def note(state: Path, terms: Terms, data: DataSet) -> None:
-    """Keep what a person is shown of a study."""
-    study = terms.study
-    content = {
-        "version": 1,
-        "study": terms.study_id,
-        "data_set": data.name,
-        "sites": list(terms.sites),
-        "rounds": study.rounds,
-        "tables": study.identity(),
-        "exchanges": [*_exchanges(terms, 1), *_exchanges(terms, study.rounds + 1)],
-    }
-    path = _path(state, study.digest().hex())
+    """Keep which data set a study would use, and what would leave."""
+    rounds = terms.study.rounds
+    exchanges = [*_exchanges(terms, 1), *_exchanges(terms, rounds + 1)]
+    path = _path(state, terms.study.digest().hex())
     with unwritable_errors(path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    private_files.replace(path, private_files.to_json(content))
+    private_files.replace(path, private_files.to_json({"data_set": data.name, "exchanges": exchanges}))
 
 
 def forget(state: Path, digest: str) -> None:
@@ -51,10 +41,12 @@ def noted(state: Path, digest: str) -> dict[str, Any] | None:
 
 def _exchanges(terms: Terms, number: int) -> list[dict[str, Any]]:
     """What leaves in a round: by exchange, how many numbers, of which fields, and which without noise."""
-    found = []
+    from secfed.algorithms.framework.base import without_noise
+
+    found, privacy = [], terms.study.privacy
     for exchange in terms.algorithm.exchanges(number):
         fields = exchange.layout.fields
-        bare = set(terms.algorithm.unprotected(exchange))
+        bare = without_noise(terms.algorithm, exchange, privacy) if privacy else [one.name for one in fields]
         found.append(
             {
                 "round": number,

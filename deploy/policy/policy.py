@@ -290,6 +290,8 @@ def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[V
     readers = "aggregator" if asked.traits.aggregator_reads_sums else "sites"
     if readers not in rules.reveal:
         found.append(Violation("protection.reveal", repr(readers), _listed(rules.reveal)))
+    if "keystream" in asked.traits.own_options and asked.keystream not in rules.keystreams:
+        found.append(Violation("protection.keystream", repr(asked.keystream), _listed(rules.keystreams)))
     if "scheme" in asked.traits.own_options and asked.scheme not in rules.schemes:
         found.append(Violation("protection.scheme", repr(asked.scheme), _listed(rules.schemes)))
     if asked.min_cohort < rules.min_cohort:

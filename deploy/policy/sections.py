@@ -64,6 +64,10 @@ class ProtectionRules(Strict):
         default=("aggregator", "sites"),
         description='an array of "aggregator" and "sites": who may read sums; encrypted ones sites only',
     )
+    keystreams: tuple[Literal["chacha20", "aes-256-ctr"], ...] = Field(
+        default=("chacha20", "aes-256-ctr"),
+        description='an array of "chacha20" and "aes-256-ctr": what may make masks',
+    )
     schemes: tuple[Literal["bfv", "ckks"], ...] = Field(
         default=("bfv",), description='an array of "bfv" and "ckks": schemes of encrypted protection'
     )

@@ -26,6 +26,7 @@ from secfed.crypto import labels, thresholds
 from secfed.crypto.attempt import AttemptJournal, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
@@ -82,8 +83,9 @@ class SimulatedConsortium:
         limits: SiteLimits | None = None,
         seed: int = 0,
         graph: SparseGraph | None = None,
+        cipher: StreamCipher = StreamCipher.CHACHA20,
     ) -> None:
-        self.seed, self.graph = seed, graph
+        self.seed, self.graph, self.cipher = seed, graph, cipher
         self.names = tuple(f"hospital-{index:0{len(str(sites - 1))}d}" for index in range(sites))
         self.aggregator = self.person("aggregator")
         self.identities = {name: self.person(name) for name in self.names}
@@ -175,6 +177,7 @@ class SimulatedConsortium:
             source=changes.pop("source", None) or Integers(self.updates[name]),
             journal=self.journals[name],
             limits=self.limits,
+            cipher=self.cipher,
         )
         return replace(own, **changes)
 
@@ -219,7 +222,9 @@ class Attempt:
             for name in members
         }
         shape = shape or consortium.shape
-        self.server = MaskedServer(spec, consortium.roster, shape, graph=consortium.graph)
+        self.server = MaskedServer(
+            spec, consortium.roster, shape, graph=consortium.graph, cipher=consortium.cipher
+        )
         self.requests: dict[str, Buffer] = dict(self.server.begin())  # what the server wants to send next
         self.replies: list[tuple[str, str, bytes]] = []  # stage, site and bytes of what left a site
         self.refusals: dict[str, SecfedError] = {}

@@ -1,8 +1,8 @@
 """Masked protection against its own limit, against plain, and against Flower's SecAgg+, in one run.
 
-The limit is the bare ChaCha20 keystream-and-add loop over as many streams as the protocol needs, in the
-same chunk size and in as many threads as the step masks with: nothing that masks with these streams can be
-faster on this machine. Everything is measured in one process, alternating, and reported with the ratio.
+The limit is the bare keystream-and-add loop over as many streams as the protocol needs, of the same cipher,
+in the same chunk size and on all processors: nothing that masks with these streams can be faster on this
+machine. Everything is measured in one process, alternating, and reported with the ratio.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import platform
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -26,13 +24,16 @@ from secfed.bench.encrypted_site import encrypted_site_s
 from secfed.crypto import lanes
 from secfed.crypto.attempt import AttemptId
 from secfed.crypto.codec import Buffer
-from secfed.crypto.keystream import Keystream, RoundingStream, Workspace
-from secfed.crypto.lanes import VectorShape, pack_into
+from secfed.crypto.keystream import RoundingStream, StreamCipher, StreamKey, Workspace
+from secfed.crypto.lanes import Run, VectorShape, pack_into
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.closing import Closing, closed_shape
+from secfed.crypto.masked.masks import count_parts, parts_of
 from secfed.crypto.masked.server import MaskedServer
+from secfed.crypto.masked.threads import in_threads, processors
 from secfed.crypto.messages import Upload
+from secfed.runs.machine import processor
 from secfed.wire.layout import Encoder, Field, Layout, Summands
 
 _GROUP_KEY: Final = bytes(32)  # of the closed sums that are measured
@@ -66,10 +67,12 @@ class _Timings:
 class BenchConsortium(SimulatedConsortium):
     """Sites with the same vector and no journal; the same in every process that makes it."""
 
-    def __init__(self, parameters: int, sites: int, bits: int) -> None:
+    def __init__(
+        self, parameters: int, sites: int, bits: int, cipher: StreamCipher = StreamCipher.CHACHA20
+    ) -> None:
         fields = (Field("update", (parameters,), 1.0, bits), Field("weight", (), 1.0, 64))
         self.layout = Layout(fields, sites)
-        super().__init__(sites, runs=self.layout.shape.runs)
+        super().__init__(sites, runs=self.layout.shape.runs, cipher=cipher)
         self.shape = self.layout.shape
         self.server: MaskedServer  # of the newest attempt
         generator = torch.Generator().manual_seed(0)
@@ -98,7 +101,9 @@ class BenchConsortium(SimulatedConsortium):
         timings = _Timings()
         sessions = {name: self.session(name) for name in self.names}
         silent = set(self.names[len(self.names) - drops :])
-        server = self.server = MaskedServer(self.specification(), self.roster, self.uploaded_shape)
+        server = self.server = MaskedServer(
+            self.specification(), self.roster, self.uploaded_shape, cipher=self.cipher
+        )
         requests = server.begin()
         while requests:
             stage = server.stage
@@ -154,26 +159,27 @@ class ClosedConsortium(BenchConsortium):
             pack_into(summed, run, vector[at : at + run.wire_bytes])
             at += run.wire_bytes
         start = time.perf_counter()
-        closing = Closing(_GROUP_KEY, spec.digest, server.adverts_digest)
+        closing = Closing(_GROUP_KEY, spec.digest, server.adverts_digest, self.cipher)
         closing.opened(vector, server.survivors, spec.broadcast_digest, self.shape)
         return time.perf_counter() - start
 
 
-def keystream_and_add(words: NDArray[np.uint32], streams: int, threads: int) -> float:
-    """Seconds to add ``streams`` ChaCha20 streams to a vector, chunk by chunk, a part by each thread."""
+def keystream_and_add(words: NDArray[np.uint32], streams: int, cipher: StreamCipher) -> float:
+    """Seconds to add so many streams to a vector on all processors, a segment by whichever is free."""
+    keys = [StreamKey(bytes([index % 256]) * 32, cipher) for index in range(streams)]
+    run = Run(32, words.size)
     start = time.perf_counter()
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(_keystream_and_add, np.array_split(words, threads), [streams] * threads))
+    in_threads(parts_of(run, words), lambda part: _add_streams(keys, *part), at_most=count_parts(run))
     return time.perf_counter() - start
 
 
-def _keystream_and_add(words: NDArray[np.uint32], streams: int) -> None:
+def _add_streams(keys: Sequence[StreamKey], index: int, words: NDArray[np.uint32]) -> None:
     workspace = Workspace(4 * lanes.CHUNK_ELEMENTS)
-    keys = [Keystream(bytes([index % 256]) * 32) for index in range(streams)]
+    streams = [key.segment(index) for key in keys]
     for at in range(0, words.size, lanes.CHUNK_ELEMENTS):
         chunk = words[at : at + lanes.CHUNK_ELEMENTS]
-        for key in keys:
-            np.add(chunk, workspace.words(key, chunk.size, np.dtype("<u4")), out=chunk)
+        for stream in streams:
+            np.add(chunk, workspace.words(stream, chunk.size, np.dtype("<u4")), out=chunk)
 
 
 def plain_protect(consortium: BenchConsortium) -> float:
@@ -236,6 +242,7 @@ def measure(
     repeats: int = 3,
     with_flower: bool = True,
     reveal: Literal["aggregator", "sites"] = "aggregator",
+    keystream: StreamCipher = StreamCipher.CHACHA20,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
     """Run the benchmark; JSON-ready. Each quantity is the median over ``repeats`` runs.
@@ -244,25 +251,28 @@ def measure(
     closed and opened, and encrypted protection of the same vector is measured once.
     """
     progress("preparing")
-    masking = max(1, masks.processors() - 1)  # as a site does: one processor quantises and hashes
-    closed = ClosedConsortium(parameters, sites, bits) if reveal == "sites" else None
-    consortium = closed or BenchConsortium(parameters, sites, bits)
+    closed = ClosedConsortium(parameters, sites, bits, keystream) if reveal == "sites" else None
+    consortium = closed or BenchConsortium(parameters, sites, bits, keystream)
     scratch = np.ones(parameters, np.uint32)  # written once: the first touch of a page is not part of a limit
     runs: dict[str, list[float]] = {}
 
     def note(name: str, seconds: float) -> None:
         runs.setdefault(name, []).append(seconds)
 
+    def limit(name: str, streams: int, cipher: StreamCipher = keystream) -> None:
+        note(name, keystream_and_add(scratch, streams, cipher))
+
     clean = dropped = _Timings()
     for repeat in range(repeats):
         progress(f"run {repeat + 1} of {repeats}")
-        note("limit_client", keystream_and_add(scratch, sites + (closed is not None), masking))
+        for cipher in StreamCipher:
+            limit(f"limit_client_{cipher}", sites + (closed is not None), cipher)
         clean = consortium.run(0)
         note("client_protect", statistics.median(clean.site["mask"]))
         if closed is not None:
-            note("limit_open", keystream_and_add(scratch, sites, masks.processors()))
+            limit("limit_open", sites)
             note("site_open", closed.open_s())
-        note("limit_server", keystream_and_add(scratch, sites, masks.processors()))
+        limit("limit_server", sites)
         note("server_unmask", clean.advance["unmask"])
         note("server_receive", clean.receive)
         note("round_without_training", clean.total)
@@ -270,20 +280,22 @@ def measure(
         if drops:
             dropped = consortium.run(drops)
             note("unmask_with_drops", dropped.advance["unmask"])
-            note("limit_drops", keystream_and_add(scratch, (sites - drops) * (1 + drops), masks.processors()))
+            limit("limit_drops", (sites - drops) * (1 + drops))
     progress("memory")
     traced = consortium.run(0, trace=True)
     seconds = {name: statistics.median(values) for name, values in runs.items()}
+    seconds["limit_client"] = seconds[f"limit_client_{keystream}"]
     result: dict[str, Any] = {
         "parameters": parameters,
         "sites": sites,
         "drops": drops,
         "bits": bits,
+        "keystream": keystream.value,
         "repeats": repeats,
         "machine": {
             "processor": processor(),
             "python": platform.python_version(),
-            "threads": f"a site: {masking} mask, one quantises, one hashes; server: {masks.processors()}",
+            "threads": processors(),
         },
         "fraction_of_limit": {
             "client_protect": seconds["limit_client"] / seconds["client_protect"],
@@ -313,16 +325,8 @@ def measure(
         if theirs is not None:
             result["speedup_vs_flower"] = {
                 "client": theirs["client"] / seconds["client_protect"],
+                "client_at_limit": theirs["client"] / seconds["limit_client"],
                 "server": theirs["server"] / seconds["server_unmask"],
             }
             seconds["flower_client"], seconds["flower_server"] = theirs["client"], theirs["server"]
     return result
-
-
-def processor() -> str:
-    """The processor's name, as the operating system tells it."""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as stream:
-        for line in stream:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

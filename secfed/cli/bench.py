@@ -14,6 +14,7 @@ from rich.status import Status
 from secfed.bench import tables
 from secfed.cli.options import OnlyJson, Params
 from secfed.config.protections import Reveal
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.thresholds import default_threshold
 from secfed.errors import ConfigError
 from secfed.terminal.consoles import print_json
@@ -38,6 +39,9 @@ def masked(
             help="Who reads the sums; sites measures closed sums, and encrypted protection beside them.",
         ),
     ] = "aggregator",
+    keystream: Annotated[
+        StreamCipher, typer.Option(help="Cipher of the masks; the limits of both are measured.")
+    ] = StreamCipher.CHACHA20,
     flower: Annotated[
         bool, typer.Option("--flower/--no-flower", help="Also run Flower's SecAgg+ functions.")
     ] = True,
@@ -56,7 +60,10 @@ def masked(
     asked = partial(measure, parameters=params, sites=sites, drops=drops, bits=bits, repeats=repeats)
     title = f"masked: {params:,} parameters, {sites} sites, {bits} bits"
     title += ", closed" if reveal == "sites" else ""
-    _run(partial(asked, with_flower=flower, reveal=reveal), tables.masked, title, as_json)
+    title += "" if keystream is StreamCipher.CHACHA20 else f", {keystream}"
+    _run(
+        partial(asked, with_flower=flower, reveal=reveal, keystream=keystream), tables.masked, title, as_json
+    )
 
 
 @bench_app.command()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, installing
 
 _EXTRA = ("starlette", "uvicorn")
 
@@ -36,7 +36,7 @@ def console(
             raise
         raise ConfigError(
             f"the console needs the package {error.name}, which is not installed",
-            remedy="in secfed's folder: pip install --constraint constraints.txt '.[web]'",
+            remedy=installing("web"),
         ) from None
     typer.echo("Reading the records ...", err=True)
     serve(opened(folders or [Path()]), port, _told)

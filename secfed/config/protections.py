@@ -49,7 +49,7 @@ TRAITS: Final[Mapping[str, ProtectionTraits]] = {
         relies_on="A single site's values stay hidden as long as no more sites help the aggregator than the "
         "study tolerates, and the pinned roster holds the right keys. All other sites together can always "
         "subtract their own values from a total.",
-        own_options=("reveal", "graph", "dropout_rate"),
+        own_options=("reveal", "graph", "dropout_rate", "keystream"),
     ),
     CLOSED: ProtectionTraits(
         hides_sites=True,
@@ -64,7 +64,7 @@ TRAITS: Final[Mapping[str, ProtectionTraits]] = {
         "as long as no site that holds the study's key helps it. Every site reads all sums: the difference "
         "of two over different survivors can tell about a single site, as it does to an aggregator that "
         "reads sums. All other sites together can always subtract their own values from a total.",
-        own_options=("reveal", "graph", "dropout_rate", "key_holder"),
+        own_options=("reveal", "graph", "dropout_rate", "keystream", "key_holder"),
     ),
     "encrypted": ProtectionTraits(
         hides_sites=True,

@@ -10,6 +10,7 @@ from secfed.config.protections import CLOSED, TRAITS, ProtectionName, Protection
 from secfed.config.schema import LATER, OPERATIONAL, Strict
 from secfed.crypto import thresholds
 from secfed.crypto.fixedpoint import FixedPoint
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.masked.graph import DROPOUT_RATE, SparseGraph
 from secfed.errors import ConfigError, RangeError
 
@@ -29,6 +30,12 @@ class StudySection(Strict):
     rounds: int = Field(ge=0, le=1_000_000, description="the number of training rounds; 0 only evaluates")
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="the seed of partition, split, initial model and batch order"
+    )
+    purpose: str = Field(
+        default="",
+        max_length=500,
+        json_schema_extra=LATER,
+        description="what the study is for, in a sentence: people at hospitals read it before they approve",
     )
 
 
@@ -86,6 +93,11 @@ class ProtectionSection(Strict):
         json_schema_extra=LATER,
         description='"complete" or "sparse": fewer masks, for cohorts above a hundred; only for masked',
     )
+    keystream: Literal["chacha20", "aes-256-ctr"] = Field(
+        default="chacha20",
+        json_schema_extra=LATER,
+        description='"chacha20" or "aes-256-ctr": what makes masks; only for masked',
+    )
     dropout_rate: float = Field(
         default=DROPOUT_RATE,
         ge=0,
@@ -132,9 +144,9 @@ class ProtectionSection(Strict):
                     )
         if self.sites_per_round is not None and not self.traits.aggregator_reads_sums:
             raise ConfigError(
-                f"protection.sites_per_round: under {self.name} protection the sites keep the model, and one "
-                "that the last rounds do not ask would be left with an older one",
-                remedy='set protection.name = "masked", or remove it',
+                f"protection.sites_per_round: where only the sites read sums ({self.kind}) they keep the "
+                "model, and one that the last rounds do not ask would be left with an older one",
+                remedy='set protection.name = "masked" and protection.reveal = "aggregator", or remove it',
             )
         if self.graph == "complete" and self.dropout_rate != DROPOUT_RATE:
             raise ConfigError(
@@ -152,6 +164,11 @@ class ProtectionSection(Strict):
     def sparse_graph(self) -> SparseGraph | None:
         """How masks are shared; None for the complete graph."""
         return SparseGraph(self.dropout_rate) if self.graph == "sparse" else None
+
+    @property
+    def cipher(self) -> StreamCipher:
+        """What makes masks."""
+        return StreamCipher(self.keystream)
 
     @property
     def kind(self) -> str:

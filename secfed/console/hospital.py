@@ -14,8 +14,9 @@ from secfed.audit.privacy.evidence import Amount, LedgerFacts, Report
 from secfed.audit.privacy.first_page import meaning
 from secfed.config.protections import CLOSED
 from secfed.console.records import Departure, Records, departures
-from secfed.deploy.admission import near_twins, waiting
+from secfed.deploy.admission import kept_offers, near_twins, waiting
 from secfed.deploy.admission.approvals import Approvals, ApprovalState, Decision
+from secfed.deploy.admission.kept_offers import KeptOffer
 from secfed.deploy.admission.near_twins import NearTwin
 from secfed.deploy.agent import control
 from secfed.deploy.agent.status import STATUS_FILE, read_status
@@ -52,7 +53,9 @@ class StudyView:
     """One study, as an approver sees it."""
 
     decision: Decision
-    asked: Mapping[str, Any] | None  # its settings and what leaves; None if they are not kept here
+    offer: KeptOffer | None  # its settings; None if they are not kept here
+    dataset: str  # as the policy names it; empty if that is not known
+    leaves: list[dict[str, Any]] | None  # by exchange, while it waits
     twins: tuple[NearTwin, ...]
 
     @property
@@ -73,7 +76,7 @@ class StudyView:
     @property
     def tables(self) -> Mapping[str, Any]:
         """The study's settings."""
-        return dict((self.asked or {}).get("tables", {}))
+        return self.offer.tables if self.offer else {}
 
     @property
     def columns(self) -> list[str]:
@@ -148,18 +151,23 @@ class Hospital:
         return next((view for view in self.studies() if view.decision.digest == digest), None)
 
     def _view(self, item: Decision) -> StudyView:
-        asked = waiting.noted(self.site.state, item.digest) or self._begun(item)
-        return StudyView(item, asked, near_twins.noted(self.site.state, item.digest))
+        state, digest = self.site.state, item.digest
+        asked = waiting.noted(state, digest) or {}
+        try:
+            offer = kept_offers.kept(state, digest)
+        except ConfigError:
+            offer = None
+        dataset = asked.get("data_set", "") or self._begun_on(digest)
+        return StudyView(item, offer, dataset, asked.get("exchanges"), near_twins.noted(state, digest))
 
-    def _begun(self, item: Decision) -> dict[str, Any] | None:
-        for path in self.site.state.glob(f"studies/*/{_SETTINGS_FILE}"):
+    def _begun_on(self, digest: str) -> str:
+        """The data set of a study that was begun; empty for any other."""
+        for path in self.site.state.glob(f"studies/*-{digest[:16]}/{_SETTINGS_FILE}"):
             try:
-                content = private_files.read_json(path, "settings of a study")
+                return str(private_files.read_json(path, "settings of a study").get("data_set", ""))
             except ConfigError:
                 continue
-            if str(content.get("study", "")).endswith(item.digest):
-                return content
-        return None
+        return ""
 
     def budgets(self) -> list[Budget]:
         """Where every budget stands, computed again from the ledgers."""

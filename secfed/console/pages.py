@@ -155,12 +155,11 @@ class _Pages:
         view = self._hospital.study(request.path_params["digest"])
         if view is None:
             raise HTTPException(404)
-        asked = view.asked or {}
         return self._show(
             request,
             "study",
             view=view,
-            budgets=[one for one in self._hospital.budgets() if one.dataset == asked.get("data_set")],
+            budgets=[one for one in self._hospital.budgets() if one.dataset == view.dataset],
             warning=near_twins.WARNING,
             readers=_READERS,
             shown=near_twins.fingerprint(view.twins),

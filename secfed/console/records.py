@@ -42,7 +42,7 @@ class Records:
     def report(self, *, anew: bool = False) -> Report | None:
         """Everything verified and recomputed; None where there is nothing to report on.
 
-        While a study works, files change all the time: a new report waits a multiple of what the last one took.
+        While a study works, files keep changing: a new report waits a multiple of what the last one took.
         """
         with self._lock:
             began_s = time.monotonic()

@@ -16,6 +16,7 @@ from secfed.crypto.codec import digest
 from secfed.crypto.encrypted.messages import AnySum, ClosedSum, closed_digest
 from secfed.crypto.encrypted.study_keys import KeyForm, KeyPair
 from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.lanes import pack_into
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.closing import GROUP_KEY_BYTES, Closing, closed_shape, group_key_check
@@ -58,6 +59,7 @@ class Closed(OpenedAtSites):
     Attributes:
         holder: the site that makes the group key.
         graph: of masks; None for the complete one.
+        cipher: that makes masks, and what closes a sum.
         keys: gives them; None at the aggregator, which has none.
     """
 
@@ -66,6 +68,7 @@ class Closed(OpenedAtSites):
 
     holder: str
     graph: SparseGraph | None = None
+    cipher: StreamCipher = StreamCipher.CHACHA20
     keys: Callable[[], KeyPair] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -73,7 +76,7 @@ class Closed(OpenedAtSites):
         cls, settings: ProtectionSection, _algorithm: Algorithm, _rounds: int, sites: Sequence[str]
     ) -> Closed:
         """See :func:`secfed.protection.registry.make_protection`."""
-        return cls(chosen_holder(settings, sites), settings.sparse_graph)
+        return cls(chosen_holder(settings, sites), settings.sparse_graph, settings.cipher)
 
     @property
     def form(self) -> KeyForm:
@@ -86,12 +89,13 @@ class Closed(OpenedAtSites):
 
     def site(self, exchange: Exchange, contribution: SiteContribution) -> MaskedSite:  # noqa: ARG002
         """One site's half; it needs the group key."""
-        return MaskedSite(replace(contribution, group_key=self._group_key()), self.graph)
+        own = replace(contribution, group_key=self._group_key(), cipher=self.cipher)
+        return MaskedSite(own, self.graph)
 
     def server(self, exchange: Exchange, spec: Specification, roster: Roster) -> MaskedServer:
         """The aggregator's half: what it unmasks is still closed."""
         shape = closed_shape(exchange.layout.shape)
-        return MaskedServer(spec, roster, shape, graph=self.graph)
+        return MaskedServer(spec, roster, shape, graph=self.graph, cipher=self.cipher)
 
     def relayed(self, spec: Specification, session: ServerSession, identity: Identity) -> ClosedSum:
         """See :class:`OpenedAtSites`."""
@@ -111,7 +115,7 @@ class Closed(OpenedAtSites):
         if not isinstance(relayed, ClosedSum):
             raise MalformedMessage("this study's sums are closed ones")
         spec = relayed.spec
-        closing = Closing(self._group_key(), spec.digest, relayed.adverts_digest)
+        closing = Closing(self._group_key(), spec.digest, relayed.adverts_digest, self.cipher)
         shape = exchange.layout.shape
         return closing.opened(relayed.vector, relayed.result.survivors, spec.broadcast_digest, shape)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -12,6 +12,7 @@ from secfed.config.protections import CLOSED, TRAITS, ProtectionTraits
 from secfed.config.sections import ProtectionSection
 from secfed.crypto.attempt import SiteContribution
 from secfed.crypto.identity import Roster
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
@@ -53,11 +54,15 @@ MASKED: Final = VectorSums(TRAITS["masked"], MaskedSite, MaskedServer)
 
 
 def _masked(settings: ProtectionSection) -> VectorSums:
-    """The same states in either graph; every party takes the graph from its own copy of the study."""
-    graph = settings.sparse_graph
-    if graph is None:
+    """The same states in either graph; every party takes graph and cipher from its own copy of the study."""
+    graph, cipher = settings.sparse_graph, settings.cipher
+    if graph is None and cipher is StreamCipher.CHACHA20:
         return MASKED
-    return VectorSums(TRAITS["masked"], partial(MaskedSite, graph=graph), partial(MaskedServer, graph=graph))
+
+    def site(contribution: SiteContribution) -> MaskedSite:
+        return MaskedSite(replace(contribution, cipher=cipher), graph)
+
+    return VectorSums(TRAITS["masked"], site, partial(MaskedServer, graph=graph, cipher=cipher))
 
 
 def make_protection(

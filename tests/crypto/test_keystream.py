@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
@@ -16,8 +19,11 @@ from hypothesis import strategies as st
 
 from secfed.crypto.keystream import (
     KEY_BYTES,
+    SEGMENT_BYTES,
     Keystream,
     RoundingStream,
+    StreamCipher,
+    StreamKey,
     Workspace,
     derive,
     rounding_stream_for_simulation,
@@ -92,6 +98,30 @@ def test_published_chacha20_vectors_of_rfc_8439() -> None:
         assert stream[start:].hex() == vector["keystream"], vector["name"]
 
 
+def test_a_segment_of_chacha20_continues_the_one_before() -> None:
+    whole = _read(Keystream(KEY), 2 * SEGMENT_BYTES + BLOCK_BYTES)
+    key = StreamKey(KEY)
+    for index in (2, 0, 1):
+        at = index * SEGMENT_BYTES
+        assert _read(key.segment(index), BLOCK_BYTES) == whole[at : at + BLOCK_BYTES]
+    with pytest.raises(OverflowError):
+        key.segment(2**38 // SEGMENT_BYTES)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2**18, 2**32 + 1])
+def test_a_segment_of_aes_is_counter_mode_from_its_number_and_two(index: int) -> None:
+    """Against plain counter mode, with a counter of 128 bits."""
+    first_block = (index << 32 | 2).to_bytes(16, "big")
+    plain = Cipher(AES256(KEY), CTR(first_block)).encryptor().update(bytes(1000))
+    assert _read(StreamKey(KEY, StreamCipher.AES_256_CTR).segment(index), 1000) == plain
+
+
+def test_published_aes_256_vector_of_gcm() -> None:
+    """McGrew, Viega, "The Galois/Counter Mode of Operation", test case 14: zero key, nonce and plaintext."""
+    stream = StreamKey(bytes(KEY_BYTES), StreamCipher.AES_256_CTR).segment(0)
+    assert _read(stream, 16).hex() == "cea7403d4d606b6e074ec5d3baf39d18"
+
+
 @given(st.lists(st.integers(0, 300), max_size=8))
 def test_a_stream_continues_across_chunk_boundaries(sizes: list[int]) -> None:
     whole = _read(Keystream(KEY), sum(sizes))
@@ -148,7 +178,8 @@ def test_a_simulated_rounding_stream_is_a_function_of_seed_and_context() -> None
         assert tuple(rounding_stream_for_simulation(seed, *context).words(4).tolist()) == words
 
 
-@pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_stream_key_of_the_wrong_size_is_refused(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 16, 31, 33])
+@pytest.mark.parametrize("cipher", StreamCipher)
+def test_a_stream_key_of_the_wrong_size_is_refused(size: int, cipher: StreamCipher) -> None:
     with pytest.raises(ValueError, match=r"[Kk]ey"):
-        Keystream(bytes(size))
+        StreamKey(bytes(size), cipher).segment(0)

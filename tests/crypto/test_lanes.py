@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secfed.crypto import lanes
-from secfed.crypto.lanes import Run, VectorShape, in_place, pack_into, unpack_chunk
+from secfed.crypto.lanes import Run, VectorShape, pack_into, unpack_chunk
 from secfed.errors import MalformedMessage, RangeError
 
 WIDTHS = [*range(8, 33), 64]
@@ -123,7 +123,6 @@ def test_a_run_of_another_size_is_refused(bits: int) -> None:
         for operation in (
             lambda size=size: unpack_chunk(bytes(size), run, 0, run.count),
             lambda size=size: unpack_chunk(bytes(size), run, 0, 8),
-            lambda size=size: in_place(bytearray(size), run),
             lambda size=size: pack_into(np.zeros(11, run.dtype), run, bytearray(size)),
         ):
             with pytest.raises(MalformedMessage, match=f"expected {run.wire_bytes}"):
@@ -143,22 +142,6 @@ def test_a_chunk_off_the_octets_or_outside_the_run_is_refused(bits: int, start: 
         with pytest.raises(RangeError):
             pack_into(np.ones(count, run.dtype), run, out, start)
         assert not any(out)
-
-
-@pytest.mark.parametrize("bits", [32, 64])
-def test_whole_lanes_are_seen_in_place(bits: int) -> None:
-    run = Run(bits, 5)
-    buffer = bytearray(3 + run.wire_bytes)
-    view = in_place(memoryview(buffer)[3:], run)
-    assert view is not None
-    view[:] = [1, 2, 3, 4, 5]
-    view += view.dtype.type(1)
-    assert unpack_chunk(memoryview(buffer)[3:], run, 0, run.count).tolist() == [2, 3, 4, 5, 6]
-    assert buffer[3 : 3 + run.wire_bytes] == _reference(view, bits)
-    frozen = in_place(bytes(run.wire_bytes), run)
-    assert frozen is not None
-    assert not frozen.flags.writeable
-    assert all(in_place(bytes(narrow), Run(narrow, 8)) is None for narrow in NARROW)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -183,7 +166,7 @@ def test_lanes_may_be_strided_and_of_another_integer_type(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", [12, 20, 31])
 def test_packing_needs_no_second_vector(bits: int) -> None:
-    run = Run(bits, 1 << 19)
+    run = Run(bits, 1 << 20)
     values, out = _random_lanes(run), bytearray(run.wire_bytes)
     tracemalloc.start()
     try:
@@ -191,7 +174,7 @@ def test_packing_needs_no_second_vector(bits: int) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 512 * 1024  # the vector has 2 MiB
+    assert peak < 1024 * 1024  # the vector has 4 MiB
 
 
 @pytest.mark.parametrize("bits", WIDTHS)

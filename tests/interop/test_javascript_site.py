@@ -112,6 +112,7 @@ def configuration(deployment: Deployment, study: Study) -> Path:
     content = {
         "site": SITE,
         "study": study_id(study),
+        "keystream": study.protection.keystream,
         "settings": {
             "algorithm": "fedavg",
             "protection": "masked",
@@ -147,12 +148,14 @@ def configuration(deployment: Deployment, study: Study) -> Path:
 
 
 @pytest.mark.slow
-def test_it_is_one_of_three_hospitals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keystream", ["chacha20", "aes-256-ctr"])
+def test_it_is_one_of_three_hospitals(keystream: str, tmp_path: Path) -> None:
     """Over gRPC, with our aggregator and two of our agents: the model is that of a simulation."""
     (tmp_path / "all").mkdir()
     policy = POLICY.replace("[privacy]\nmax_epsilon", "[privacy]\nrequire = false\nmax_epsilon")
-    deployment = Deployment(tmp_path / "all", STUDY, policy=policy)
-    study = Study.parse(STUDY)
+    text = STUDY.replace('name = "masked"', f'name = "masked"\nkeystream = "{keystream}"')
+    deployment = Deployment(tmp_path / "all", text, policy=policy)
+    study = Study.parse(text)
     command = [str(NODE), str(HERE / "main.mjs"), str(configuration(deployment, study))]
     deployment.agents[SITE] = Process(SITE, command, deployment.folder / f"{SITE}.log")
     deployment.run()

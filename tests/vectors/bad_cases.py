@@ -23,6 +23,7 @@ from secfed.crypto.messages import (
 from secfed.crypto.refusals import Refusal
 from tests.vectors.bad import SITE, check
 from tests.vectors.bad_model import model_cases
+from tests.vectors.ciphers import aes_cases
 from tests.vectors.closed import SMALL, closed_cases, closed_vectors
 from tests.vectors.messages import example_messages
 from tests.vectors.primitives import Json, pattern
@@ -318,6 +319,7 @@ def bad_files(attempt: Json) -> dict[str, Json]:
         "bad_model.json": model_cases(attempt),
         "bad_site.json": _site_cases(attempt),
         "bad_closed.json": closed_cases(closed_vectors(SMALL)),
+        "bad_keystream_aes.json": aes_cases(),
     }
     for cases in files.values():
         for case in cases:

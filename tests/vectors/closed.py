@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.crypto import lanes
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked.closing import Closing, closed_shape, group_key_check
 from secfed.crypto.masked.masks import Accumulator, MaskContext, write_masked
@@ -34,14 +35,15 @@ def _integers(site: int, shape: VectorShape) -> list[list[int]]:
     return [narrow, [2**50 + site, -1 - site]]
 
 
-def _closing() -> Closing:
-    return Closing(pattern("group key"), pattern("specification digest"), pattern("advertised set digest"))
+def _closing(cipher: StreamCipher) -> Closing:
+    names = "group key", "specification digest", "advertised set digest"
+    return Closing(*map(pattern, names), cipher)
 
 
-def closed_vectors(shape: VectorShape = SHAPE) -> Json:
+def closed_vectors(shape: VectorShape = SHAPE, cipher: StreamCipher = StreamCipher.CHACHA20) -> Json:
     """Everything from the group key to the opened sum."""
-    closing, broadcast, whole = _closing(), pattern("broadcast digest"), closed_shape(shape)
-    context = MaskContext(closing.spec_digest, broadcast, whole)
+    closing, broadcast, whole = _closing(cipher), pattern("broadcast digest"), closed_shape(shape)
+    context = MaskContext(closing.spec_digest, broadcast, whole, cipher)
     total, uploads = Accumulator(whole), []
     for index, site in enumerate(SITES):
         room = memoryview(bytearray(whole.wire_bytes))
@@ -126,6 +128,7 @@ def open_closed(case: Json, _: Json) -> tuple[NDArray[Any], ...]:
         tuple(Run(bits, count) for bits, count in case["runs"]), bytes.fromhex(case["layout_digest"])
     )
     names = ("group_key", "specification_digest", "advertised_set_digest")
-    closing = Closing(*(bytes.fromhex(case[name]) for name in names))
+    cipher = StreamCipher(case.get("keystream", StreamCipher.CHACHA20))
+    closing = Closing(*(bytes.fromhex(case[name]) for name in names), cipher)
     vector, broadcast = bytes.fromhex(case["input"]), bytes.fromhex(case["broadcast_digest"])
     return closing.opened(vector, case["survivors"], broadcast, shape)

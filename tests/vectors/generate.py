@@ -20,6 +20,7 @@ if __package__ in (None, ""):  # run as a file
 from tests.vectors import generate_v11
 from tests.vectors.attempt import FILE, attempt_files
 from tests.vectors.bad_cases import bad_files
+from tests.vectors.ciphers import aes_vectors
 from tests.vectors.closed import closed_vectors
 from tests.vectors.messages import message_vectors
 from tests.vectors.primitives import Json, primitive_files
@@ -34,6 +35,7 @@ def generate(folder: Path = FOLDER) -> dict[str, str]:
         **primitive_files(),
         "messages.json": message_vectors(),
         "closed.json": closed_vectors(),
+        "keystream_aes.json": aes_vectors(),
         **attempt,
         **bad_files(attempt[FILE]),
     }

@@ -92,7 +92,7 @@ def derivation_vectors() -> Json:
                 "run": index,
                 "bits": run.bits,
                 "count": run.count,
-                "first_64_bytes": _stream(stream.keystream(context, index), 64).hex(),
+                "first_64_bytes": stream_bytes(stream.key(context, index).segment(0), 64).hex(),
             }
             for kind, stream in streams.items()
             for index, run in enumerate(shape.runs)
@@ -133,7 +133,8 @@ def _layout(layout: Layout) -> Json:
     }
 
 
-def _stream(stream: Keystream, size: int) -> bytes:
+def stream_bytes(stream: Keystream, size: int) -> bytes:
+    """The next bytes of a stream."""
     out = bytearray(size)
     stream.into(bytes(size), out)
     return bytes(out)
@@ -159,7 +160,7 @@ def keystream_vectors() -> Json:
     """Streams, and a masked run, across the boundary of a chunk."""
     assert lanes.CHUNK_ELEMENTS == CHUNK
     stream_key = pattern("stream key")
-    around = _stream(Keystream(stream_key), 4 * CHUNK + 16)[4 * CHUNK - 16 :]
+    around = stream_bytes(Keystream(stream_key), 4 * CHUNK + 16)[4 * CHUNK - 16 :]
     masked = []
     for bits in (9, 32, 64):
         run = Run(bits, CHUNK + 5)
@@ -186,7 +187,7 @@ def keystream_vectors() -> Json:
     long = bytes(index % 251 for index in range((1 << 20) + 7))
     return {
         "stream_key": stream_key.hex(),
-        "first_80_bytes": _stream(Keystream(stream_key), 80).hex(),
+        "first_80_bytes": stream_bytes(Keystream(stream_key), 80).hex(),
         "bytes_262128_to_262160": around.hex(),
         "rounding_words": [int(word) for word in RoundingStream(stream_key).words(4)],
         "masked": {

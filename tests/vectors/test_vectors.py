@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from secfed.crypto import labels, messages
 from secfed.crypto.identity import Roster
@@ -41,6 +44,7 @@ BAD_FILES = (
     "bad_model.json",
     "bad_site.json",
     "bad_closed.json",
+    "bad_keystream_aes.json",
 )
 BAD = [case for name in BAD_FILES for case in load(name)["cases"]]
 
@@ -122,6 +126,26 @@ def test_a_closed_sum_is_opened_to_the_integers_of_its_uploads() -> None:
     for index, (bits, _) in enumerate(vectors["runs"]):
         added = np.sum([upload["integers"][index] for upload in vectors["uploads"]], axis=0, dtype=object)
         assert list(added % (1 << bits)) == vectors["opened"][index]
+
+
+def test_masks_of_aes_are_plain_counter_mode() -> None:
+    """With a counter of 128 bits that is set for every segment, as the file says."""
+    vectors = load("keystream_aes.json")
+
+    def read(key: str, segment: int, size: int) -> bytes:
+        mode = CTR((segment << 32 | 2).to_bytes(16, "big"))
+        return Cipher(AES256(bytes.fromhex(key)), mode).encryptor().update(bytes(size))
+
+    for case in vectors["segments"]:
+        assert read(vectors["stream_key"], case["segment"], 80).hex() == case["first_80_bytes"]
+    wide = next(run for run in vectors["masked"]["runs"] if run["bits"] == 64)
+    added, taken = (np.frombuffer(read(key, 1, 40), "<u8") for key in wide["stream_keys"])
+    lanes = np.arange(wide["count"] - 5, wide["count"], dtype=np.uint64) + added - taken
+    assert lanes.tobytes()[:5].hex() == wide["bytes_around_the_second_segment"][32:]
+    closed = vectors["closed"] | {"keystream": vectors["keystream"], "input": vectors["closed"]["closed_sum"]}
+    survivors = [upload["site"] for upload in closed["uploads"]]
+    runs = open_closed(closed | {"survivors": survivors}, {})
+    assert [run.tolist() for run in runs] == closed["opened"]
 
 
 def test_every_message_type_and_every_label_has_a_vector() -> None:

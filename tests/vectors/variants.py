@@ -23,9 +23,18 @@ from typing import Any, Final
 
 from secfed.errors import SecfedError
 from tests.vectors import bad, generate, generate_v11, replay
+from tests.vectors.ciphers import aes_vectors
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_V1: Final = ("bad_messages", "bad_arithmetic", "bad_keys", "bad_model", "bad_site", "bad_closed")
+_V1: Final = (
+    "bad_messages",
+    "bad_arithmetic",
+    "bad_keys",
+    "bad_model",
+    "bad_site",
+    "bad_closed",
+    "bad_keystream_aes",
+)
 
 
 @dataclass(frozen=True)
@@ -137,8 +146,14 @@ def _vectors() -> Iterator[tuple[str, Any]]:
     for name in _V1:
         for case in _v1(name)["cases"]:
             yield case["name"], functools.partial(bad.check, case, _v1("attempt"))
+    yield "v1 masks under AES-256", _masks_under_aes
     for site in _v1("attempt")["survivors"]:
         yield f"v1 attempt of {site}", functools.partial(replay.rebuild, _v1("attempt"), site)
+
+
+def _masks_under_aes() -> None:
+    if aes_vectors() != _v1("keystream_aes"):
+        raise ValueError("other masks than those of the vectors")
 
 
 def killer(variant: Variant) -> str:

@@ -17,6 +17,7 @@ from secfed.audit.privacy.evidence import Amount, Report, Verification
 from secfed.audit.privacy.first_page import banner, summary
 from secfed.audit.privacy.record_sections import decided, files_appendix, verification
 from secfed.config.protections import TRAITS
+from secfed.crypto.identity import grouped
 
 _HIDES: Final = [name for name, traits in TRAITS.items() if traits.hides_sites]
 
@@ -33,7 +34,7 @@ def build(report: Report) -> doc.Document:
         verdict=verdict,
         facts=(
             ("Made", phrases.moment(report.made_s)),
-            ("By", f"secfed {report.secfed_version}, from signed records only"),
+            ("By", f"{_software(report)}, from signed records only"),
             ("Folders", ", ".join(report.folders)),
         ),
         sections=(
@@ -54,6 +55,10 @@ def build(report: Report) -> doc.Document:
         ),
         banner=banner(report),
     )
+
+
+def _software(report: Report) -> str:
+    return f"secfed {report.secfed_version}, build {grouped(report.secfed_build[:16])}"
 
 
 def _verdict(check: Verification) -> tuple[doc.Tone, str]:

@@ -66,7 +66,7 @@ class StudySpend:
 
 @dataclass(frozen=True)
 class Bare:
-    """Fields that left without noise, by the study's explicit choice."""
+    """Fields that left without noise, as the site noted it."""
 
     site: str
     dataset: str
@@ -251,6 +251,7 @@ class Report:
     refusals: tuple[RefusalFact, ...]
     decisions: tuple[DecisionLogFacts, ...] = ()
     named_rosters: tuple[str, ...] = ()
+    secfed_build: str = ""  # digest of the code that made this report
 
     @property
     def sites(self) -> tuple[str, ...]:

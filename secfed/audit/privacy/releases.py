@@ -34,7 +34,7 @@ def study_names(report: Report) -> list[str]:
 
 
 def bare_lines(report: Report) -> list[str]:
-    """What left without noise by explicit choice, in numbers: one line per study and set of fields."""
+    """What left without noise as the sites noted it, in numbers: one line per study and set of fields."""
     times: dict[tuple[str, str, tuple[str, ...], int | None], int] = {}
     for item in report.bare:
         key = (item.site, item.study, item.fields, item.values)

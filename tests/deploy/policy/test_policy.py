@@ -93,6 +93,13 @@ class TestCheck:
                 ["protection.reveal"],
             ),
             ({'["masked"]': '["encrypted"]\nreveal = ["sites"]'}, ENCRYPTED, []),
+            ({}, {"protection.keystream": "aes-256-ctr"}, []),
+            (
+                {"min_cohort = 3": 'min_cohort = 3\nkeystreams = ["chacha20"]'},
+                {"protection.keystream": "aes-256-ctr"},
+                ["protection.keystream"],
+            ),
+            ({'["masked"]': '["encrypted"]\nkeystreams = ["aes-256-ctr"]'}, ENCRYPTED, []),
             (
                 {'["masked"]': '["encrypted"]', "min_threshold = 3": "min_threshold = 4"},
                 ENCRYPTED,

@@ -52,6 +52,16 @@ def test_missing_additional_short_reordered_and_altered_parts_are_refused():
             assembled(parts)
 
 
+def test_full_parts_in_another_order_or_twice_are_refused():
+    """They fit by their lengths: what finds them is the announced SHA-256."""
+    frame = bytes(PART_BYTES) + b"\x01" * PART_BYTES
+    header, first, second = ChunkedFrame.wrap("study", ID, frame).parts()
+    assert assembled([header, first, second], len(frame)) == frame
+    for parts in ([second, first], [first, first], [second, second]):
+        with pytest.raises(MalformedMessage, match="SHA-256"):
+            assembled([header, *parts], len(frame))
+
+
 def test_one_broadcast_is_held_once_for_all_sites():
     parcels = wrap_all("study", ID, dict.fromkeys(("a", "b", "c"), BIG))
     assert parcels["a"] is parcels["b"] is parcels["c"]

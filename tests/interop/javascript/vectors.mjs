@@ -114,23 +114,32 @@ function arithmetic() {
   const stream = primitives.keystream(unhex(streams.stream_key), 262160);
   check("stream", () => same(hex(stream.subarray(0, 80)), streams.first_80_bytes));
   check("stream, later", () => same(hex(stream.subarray(262128)), streams.bytes_262128_to_262160));
-  const { masked } = streams;
+  masks(streams.masked, "chacha20");
+  for (const { bytes, digest } of streams.vector_digests) {
+    const vector = Uint8Array.from({ length: bytes }, (_, k) => k % 251);
+    check("vector digest", () => same(hex(vectorDigest(vector)), digest));
+  }
+  const aes = load("keystream_aes.json");
+  for (const { segment, first_80_bytes } of aes.segments) {
+    const found = () => primitives.aesSegment(unhex(aes.stream_key), segment, 80);
+    check(`segment ${segment} of AES-256`, () => same(hex(found()), first_80_bytes));
+  }
+  masks(aes.masked, aes.keystream);
+}
+
+function masks(masked, cipher) {
   const context = unhexAll([masked.specification_digest, masked.layout_digest, masked.broadcast_digest]);
   const pair = unhex(masked.pair_seed_lower + masked.pair_seed_higher);
   const lanes = masked.runs.map(({ bits, count }) =>
     toLanes(Array.from({ length: count }, (_, k) => BigInt(k) % 2n ** BigInt(bits)), bits));
   masked.runs.forEach((run, at) => { // each is the only run of its vector
     const { bits, sha256, vector_digest } = run;
-    mask([lanes[at]], [run], unhex(masked.self_seed), "derive self mask stream", context, 1);
-    mask([lanes[at]], [run], pair, "derive pair mask stream", context, -1);
+    mask([lanes[at]], [run], unhex(masked.self_seed), "derive self mask stream", context, 1, cipher);
+    mask([lanes[at]], [run], pair, "derive pair mask stream", context, -1, cipher);
     const wire = pack(lanes[at], bits);
-    check(`masked run of ${bits} bits`, () => same(hex(primitives.sha256(wire)), sha256));
+    check(`${cipher}: masked run of ${bits} bits`, () => same(hex(primitives.sha256(wire)), sha256));
     check("vector digest", () => same(hex(vectorDigest(wire)), vector_digest));
   });
-  for (const { bytes, digest } of streams.vector_digests) {
-    const vector = Uint8Array.from({ length: bytes }, (_, k) => k % 251);
-    check("vector digest", () => same(hex(vectorDigest(vector)), digest));
-  }
 }
 
 /** A field of messages.json: hexadecimal, a repeated byte, a list, or the value itself. */

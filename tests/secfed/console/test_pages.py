@@ -162,11 +162,13 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=y>"
 def test_hostile_texts_stay_text(opened: Opened) -> None:
     content = waiting.noted(opened.site.state, DIGEST)
     assert content is not None
-    content["tables"]["model"]["name"] = content["data_set"] = content["exchanges"][0]["name"] = HOSTILE
+    content["data_set"] = content["exchanges"][0]["name"] = HOSTILE
     content["exchanges"][0]["fields"] = [f"{HOSTILE}\N{RIGHT-TO-LEFT OVERRIDE}"]
-    content["sites"].append(HOSTILE)
-    path = opened.site.state / "waiting" / f"{DIGEST}.json"
-    path.write_text(json.dumps(content))
+    (opened.site.state / "waiting" / f"{DIGEST}.json").write_text(json.dumps(content))
+    path = opened.site.state / "offers" / f"{DIGEST}.json"
+    offer = json.loads(path.read_text())
+    offer["tables"]["model"]["name"] = offer["tables"]["study"]["purpose"] = HOSTILE
+    path.write_text(json.dumps({**offer, "sites": [HOSTILE]}))
     near_twins.note(opened.site.state, DIGEST, (NearTwin("x", HOSTILE),))
     opened.site.policy_path.write_text(f'# {HOSTILE}\nfour_eyes = "{HOSTILE}"')
     client = opened.entered()

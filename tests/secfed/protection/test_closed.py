@@ -85,12 +85,12 @@ def test_the_remedy_for_a_key_holder_under_open_sums_names_closed_ones() -> None
     assert 'protection.reveal = "sites"' in (caught.value.remedy or "")
 
 
-def test_closed_sums_on_a_sparse_graph_give_the_model_of_open_ones_on_the_complete_graph(
+def test_closed_sums_on_a_sparse_graph_under_aes_give_the_model_of_open_ones_on_the_complete_graph(
     tmp_path: Path,
 ) -> None:
     study = Study.parse(STUDY)
     models = []
-    for number, keys in enumerate(({}, {"reveal": "sites", "graph": "sparse"})):
+    for number, keys in enumerate(({}, {"reveal": "sites", "graph": "sparse", "keystream": "aes-256-ctr"})):
         for key, value in keys.items():
             study = study.replace(f"protection.{key}", value)
         simulate(study, out=tmp_path / str(number))

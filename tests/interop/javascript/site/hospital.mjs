@@ -16,11 +16,12 @@ const MODEL_FILE = "model.safetensors";
 
 /**
  * One site of one study under masked protection. `program` is the local work: `exchanges(round)` with name and
- * fields of each, `shapes` of the broadcast, `bound` of its numbers, and `contribute(exchange, tensors)`.
+ * fields of each, `shapes` of the broadcast, `bound` of its numbers, and `contribute(exchange, tensors)`; `cipher`
+ * makes the masks.
  */
 export class Hospital {
-  constructor({ identity, roster, study, program, policy, journal, transcript, folder }) {
-    Object.assign(this, { identity, roster, study, program, policy, journal, transcript, folder });
+  constructor({ identity, roster, study, program, policy, journal, transcript, folder, cipher }) {
+    Object.assign(this, { identity, roster, study, program, policy, journal, transcript, folder, cipher });
     this.work = this.session = null;
   }
 
@@ -51,6 +52,7 @@ export class Hospital {
     this.session = null;
     this.work = {
       study, round, exchange, exchangeIndex: exchange_index, layout, lanes, isPrivate: false, broadcastDigest,
+      cipher: this.cipher,
     };
     return READY;
   }

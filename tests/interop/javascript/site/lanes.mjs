@@ -1,8 +1,8 @@
-// Sections 6.3 and 6.4 of docs/protocol.md: lanes on the wire, and masks.
+// Sections 6.3, 6.4 and 6.6 of docs/protocol.md: lanes on the wire, and masks.
 import { concat, equal, uint, utf8 } from "./encoding.mjs";
 import { malformed } from "./errors.mjs";
 import { toLanes } from "./layout.mjs";
-import { derive, digest, keystream, sha256 } from "./primitives.mjs";
+import { CIPHERS, derive, digest, sha256 } from "./primitives.mjs";
 
 const PIECE = 2 ** 20;
 
@@ -44,11 +44,13 @@ export function unpack(data, run) {
 }
 
 /** Adds (`sign` = 1) or subtracts (-1) the streams of a secret, in place. `context` is [σ, layout, broadcast]. */
-export function mask(lanesByRun, runs, secret, words, context, sign) {
+export function mask(lanesByRun, runs, secret, words, context, sign, cipher = "chacha20") {
+  const { ending, stream: streamOf } = CIPHERS[cipher];
   runs.forEach(({ bits, count }, index) => {
     const name = utf8(`run ${index}: ${count} lanes of ${bits} bits`);
     const word = bits === 64 ? 8 : 4;
-    const stream = new DataView(keystream(derive(secret, words, [...context, name]), word * count).buffer);
+    const streamKey = derive(secret, words + ending, [...context, name]);
+    const stream = new DataView(streamOf(streamKey, word * count).buffer);
     const lanes = lanesByRun[index];
     for (let at = 0; at < count; at++) {
       // A typed array keeps the low 32 or 64 bits, which is the ring.

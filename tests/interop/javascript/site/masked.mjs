@@ -261,15 +261,15 @@ export class MaskedSite {
   }
 
   #masked() {
-    const { layout, broadcastDigest } = this.work;
+    const { layout, broadcastDigest, cipher } = this.work;
     const context = [this.sigma, layout.digest, broadcastDigest];
     const lanes = this.work.lanes.map((run) => run.slice());
-    mask(lanes, layout.runs, this.secrets.selfSeed, "derive self mask stream", context, 1);
+    mask(lanes, layout.runs, this.secrets.selfSeed, "derive self mask stream", context, 1, cipher);
     for (const site of this.sharing.filter((one) => one !== this.name)) {
       const [out, back] = [this.#outgoingSeed(site), this.held.get(site).seed];
       const lower = this.#place(this.name) < this.#place(site);
       const pair = lower ? concat(out, back) : concat(back, out);
-      mask(lanes, layout.runs, pair, "derive pair mask stream", context, lower ? 1 : -1);
+      mask(lanes, layout.runs, pair, "derive pair mask stream", context, lower ? 1 : -1, cipher);
     }
     return lanes;
   }

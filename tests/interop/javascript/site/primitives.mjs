@@ -1,5 +1,5 @@
 // Sections 2 to 4 of docs/protocol.md: hashes, signatures, derivations, envelopes, streams.
-import { randomBytes } from "node:crypto";
+import { createCipheriv, randomBytes } from "node:crypto";
 import { chacha20, chacha20poly1305 } from "@noble/ciphers/chacha.js";
 import { ed25519, x25519 } from "@noble/curves/ed25519.js";
 import { expand, extract, hkdf } from "@noble/hashes/hkdf.js";
@@ -131,6 +131,25 @@ export function seal(publicKey, plaintext, words, ...parts) {
 
 /** The first `size` bytes of the ChaCha20 stream of a key. */
 export const keystream = (streamKey, size) => chacha20(streamKey, new Uint8Array(12), new Uint8Array(size));
+
+const SEGMENT = 2 ** 20;
+
+/** Section 6.6: `size` bytes of segment `number` of the AES-256 stream of a key. */
+export function aesSegment(streamKey, number, size) {
+  const first = concat(uint(4, 0), uint(8, number), uint(4, 2));
+  return new Uint8Array(createCipheriv("aes-256-ctr", streamKey, first).update(new Uint8Array(size)));
+}
+
+/** The ciphers of mask streams by their name in a study: how their labels end, and the first bytes of a stream. */
+export const CIPHERS = {
+  chacha20: { ending: "", stream: keystream },
+  "aes-256-ctr": {
+    ending: " AES-256-CTR",
+    stream: (streamKey, size) =>
+      concat(...Array.from({ length: Math.ceil(size / SEGMENT) }, (_, number) =>
+        aesSegment(streamKey, number, Math.min(SEGMENT, size - number * SEGMENT)))),
+  },
+};
 
 /** What people compare: ten groups of four hexadecimal digits. */
 export const fingerprint = (publicKey) =>
