@@ -92,6 +92,10 @@ class Authority:
         )
         for extension in extensions:
             builder = builder.add_extension(extension, critical=True)
+        # Python 3.13 wants both identifiers, as RFC 5280 does.
+        subject_id = x509.SubjectKeyIdentifier.from_public_key(owner.public_key())
+        issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._ca_key.public_key())
+        builder = builder.add_extension(subject_id, critical=False).add_extension(issuer_id, critical=False)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self._ca_key, SHA256())
