@@ -10,6 +10,7 @@ from pydantic import Field
 
 from secfed.config.schema import Strict, checked, suggestion
 from secfed.config.toml_file import read_tables
+from secfed.deploy.notification.settings import EmailSection, SiteNotifications, WebhookSection
 from secfed.deploy.pki.names import SITE_PATTERN, check_site_name
 from secfed.errors import ConfigError
 
@@ -79,6 +80,9 @@ class SiteSettings(Strict):
     flower: FlowerSection = FlowerSection()
     agent: AgentSection = AgentSection()
     training: TrainingSection = TrainingSection()
+    notifications: SiteNotifications = SiteNotifications()
+    webhook: WebhookSection = WebhookSection()
+    email: EmailSection = EmailSection()
 
 
 def load_settings(path: Path) -> SiteSettings:

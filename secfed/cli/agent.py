@@ -24,7 +24,7 @@ from secfed.deploy.transport.signals import called_on_signal
 from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
 from secfed.runs.run_folder import ledger_file
-from secfed.terminal.consoles import plain_text, print_json, stdout
+from secfed.terminal.consoles import plain_text, print_json, say_check, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 
@@ -51,6 +51,7 @@ def run(
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
     from secfed.deploy.agent.agent import Agent
+    from secfed.deploy.agent.site_watch import notifier_of
     from secfed.deploy.transport.json_log import log_as_json
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
@@ -64,7 +65,10 @@ def run(
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
         metrics = MetricsServer(board, port) if port else None
+        notifier = notifier_of(site, board, messages.utc_now)
         try:
+            if notifier is not None:
+                notifier.start()
             agent = Agent(
                 site,
                 passphrase=secret,
@@ -80,6 +84,8 @@ def run(
             board.set(state="failed", connection="closed")
             raise
         finally:
+            if notifier is not None:
+                notifier.close()
             if metrics is not None:
                 metrics.close()
 
@@ -114,6 +120,41 @@ def stop(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """End the running agent. Nothing is lost; it goes on where it was when it is started again."""
     was_there = control.stop(SiteFolder(chosen(folder, option)).state, _STOP_S)
     typer.echo("Stopped." if was_there else "No agent is running.")
+
+
+@agent_app.command()
+def notify(
+    folder: FolderArgument = None,
+    option: FolderOption = Path(),
+    test: Annotated[bool, typer.Option("--test", help="Send a test message by each way.")] = False,
+) -> None:
+    """Show who is told when this hospital has to act, and what waits to be delivered.
+
+    With --test, exits with 23 if a server did not take the message.
+    """
+    from secfed.deploy.agent.site_watch import site_channels, site_outbox
+    from secfed.deploy.notification.channels import DeliveryFailed, try_all
+
+    site = SiteFolder(chosen(folder, option))
+    channels = site_channels(site)
+    if not channels:
+        remedy = "set webhook.url or email.host in site.toml (docs/operators.md, be told)"
+        raise ConfigError(f"{site.folder}: nobody is told of anything", remedy=remedy)
+    if not test:
+        waiting = site_outbox(site, channels, messages.utc_now).waiting()
+        for channel in channels:
+            typer.echo(f"{channel.name:<8} {channel.where}, {waiting[channel.name]} waiting")
+        return
+    failed = False
+    for channel, said in try_all(channels, f"secfed:site:{site.name}", messages.utc_now()):
+        failed = failed or isinstance(said, DeliveryFailed)
+        mark = ("✗", "bold red") if isinstance(said, DeliveryFailed) else ("✓", "green")
+        if isinstance(said, DeliveryFailed):
+            say_check(stdout(), mark, f"{channel.name:<8} ", said.message, said.remedy)
+        else:
+            say_check(stdout(), mark, f"{channel.name:<8} ", f"{channel.where}: {said}", "")
+    if failed:
+        raise typer.Exit(DeliveryFailed.exit_code)
 
 
 @agent_app.command()
