@@ -30,9 +30,11 @@ from secfed.deploy.notification.settings import (
     read_secrets,
     tls_context,
 )
-from secfed.errors import ConfigError, LinkError, SecfedError
+from secfed.errors import ConfigError, LinkError
 
 TIMEOUT_S: Final = 10.0  # for each answer of a server
+
+_REMEDY: Final = "check address, secrets and firewall, then: secfed agent notify --test"
 
 # What comes of networks, TLS and SMTP (an OSError, each), and of answers that are none.
 _FAILURES: Final = (OSError, HTTPException, ValueError, EOFError)
@@ -92,8 +94,12 @@ class Webhook:
         try:
             with opener.open(request, timeout=TIMEOUT_S) as reply:
                 return f"HTTP {reply.status}"
+        except urllib.error.HTTPError as error:
+            error.close()
+            more = "; redirects are not followed" if 300 <= error.code < 400 else ""
+            raise DeliveryFailed(f"{self.where}: HTTP {error.code}{more}", remedy=_REMEDY) from None
         except _FAILURES as error:
-            raise DeliveryFailed(f"{self.where}: {_why(error)}", remedy=_remedy(error)) from None
+            raise DeliveryFailed(f"{self.where}: {_why(error)}", remedy=_REMEDY) from None
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Email:
                     server.login(settings.user, self.password or "")
                 refused = server.send_message(mail)
         except _FAILURES as error:
-            raise DeliveryFailed(f"{self.where}: {_why(error)}", remedy=_remedy(error)) from None
+            raise DeliveryFailed(f"{self.where}: {_why(error)}", remedy=_REMEDY) from None
         taken = f"taken for {len(settings.to) - len(refused)} of {len(settings.to)}"
         codes = sorted({code for code, _ in refused.values()})
         return taken + (f"; SMTP {', '.join(map(str, codes))} for the others" if codes else "")
@@ -170,8 +176,6 @@ def _context(folder: Path, ca_file: str | None, section: str) -> ssl.SSLContext:
 
 def _why(error: Exception) -> str:
     """A failure in a few words, none of them the server's."""
-    if isinstance(error, urllib.error.HTTPError):
-        return f"HTTP {error.code}" + ("; redirects are not followed" if 300 <= error.code < 400 else "")
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         codes = sorted({code for code, _ in error.recipients.values()})
         return f"SMTP {', '.join(map(str, codes))} for every recipient"
@@ -189,9 +193,3 @@ def _why(error: Exception) -> str:
     if isinstance(reason, OSError) and reason.errno:
         return os.strerror(reason.errno) if reason.errno > 0 else type(reason).__name__
     return type(reason).__name__
-
-
-def _remedy(error: Exception) -> str:
-    if isinstance(error, SecfedError):
-        return error.remedy
-    return "check address, secrets and firewall, then: secfed agent notify --test"

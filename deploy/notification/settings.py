@@ -127,7 +127,7 @@ def read_secrets(path: Path) -> Secrets:
     known = Secrets.__dataclass_fields__
     for name, value in tables.items():
         if name not in known:
-            raise ConfigError(f"{path}: unknown key", remedy=suggestion(name, known, "known keys: "))
+            raise ConfigError(f"{path}: {name}: unknown key", remedy=suggestion(name, known, "known keys: "))
         if not isinstance(value, str) or not _SECRET.fullmatch(value):
             raise ConfigError(
                 f"{path}: {name}: is not a text of printable ASCII characters", remedy="write it in quotes"

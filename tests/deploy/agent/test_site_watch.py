@@ -1,0 +1,320 @@
+"""What an agent's people are told: each state once, from what the agent keeps anyway."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from secfed.cli.app import app
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.agent import control
+from secfed.deploy.agent.control import make_state_folder
+from secfed.deploy.agent.site_watch import SiteWatch, newest_standings, notifier_of
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
+from secfed.deploy.enrolment.messages import utc_now
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.notification.message import Event
+from secfed.deploy.notification.outbox import OUTBOX_FILE
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.events import DpSgd
+from secfed.dp.accounting.interface import Rdp
+from secfed.dp.ledger.ledger import Ledger
+from secfed.runs.run_folder import ledger_file
+from tests.deploy.agent_case import BUDGETED, NAMES, Centre, permit
+from tests.deploy.enrol_case import enrolled
+from tests.deploy.link_case import wait_until
+from tests.deploy.notify_case import NOW, MailServer, WebServer, free_port, served
+
+DIGEST = "11" * 32
+STUDY = f"heart-1-{DIGEST}"
+
+
+class Watched:
+    """A site, its board, and what is told of it; time stands still unless it is set."""
+
+    def __init__(self, site: SiteFolder) -> None:
+        self.site = site
+        make_state_folder(site.state)
+        self.board = StatusBoard(site.state / STATUS_FILE, site.name)
+        self.now, self.clock_s = NOW, 0.0
+        self.watch = SiteWatch(site, self.board, lambda: self.now, lambda: self.clock_s)
+        self.told: set[str] = set()
+
+    def new(self) -> list[Event]:
+        """What one more look tells, as the outbox decides it."""
+        seen = self.watch.look()
+        over = {key for key in self.told if key not in seen.holds and key.startswith(tuple(seen.over))}
+        found = [event for key, event in seen.holds.items() if key not in self.told]
+        self.told = (self.told - over) | set(seen.holds)
+        return found
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.new()]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    _, sites = enrolled(tmp_path)
+    return Watched(next(iter(sites.values())))
+
+
+def test_a_fresh_site_has_nothing_to_tell(watched: Watched) -> None:
+    assert watched.kinds() == []
+
+
+def test_a_held_study_is_told_until_a_person_decides(watched: Watched) -> None:
+    approvals = Approvals(watched.site.approvals_path)
+    approvals.hold("heart-1", bytes.fromhex(DIGEST), NOW)
+    (event,) = watched.new()
+    assert event.kind == "study.held"
+    assert event.text == "study heart-1 waits for your approval"
+    assert f"secfed agent approve {DIGEST[:16]}" in event.remedy
+    # The agent declines it meanwhile: that is not another state.
+    watched.board.set(study=STUDY, state="refused", why="study 'heart-1' waits for the approval of this site")
+    assert watched.kinds() == []
+    approvals.approve_what("heart-1", NOW)
+    watched.board.set(study=STUDY, state="serving", why=None)
+    assert watched.kinds() == []
+    assert watched.told == set()
+
+
+def test_a_damaged_file_neither_ends_the_look_nor_a_state(watched: Watched) -> None:
+    Approvals(watched.site.approvals_path).hold("heart-1", bytes.fromhex(DIGEST), NOW)
+    assert watched.kinds() == ["study.held"]
+    before = watched.site.approvals_path.read_bytes()
+    watched.site.approvals_path.write_text("{")
+    watched.now = NOW + timedelta(days=70)
+    assert set(watched.kinds()) == {"certificate.ending"}
+    watched.site.approvals_path.write_bytes(before)
+    assert watched.kinds() == []
+
+
+def test_a_refusal_is_told_with_the_policys_words_and_a_failure_without(watched: Watched) -> None:
+    board = watched.board
+    board.set(study=STUDY, state="refused", why="algorithm.local_epochs: the study has 10")
+    (event,) = watched.new()
+    assert event.kind == "study.refused"
+    assert "local_epochs: the study has 10" in event.text
+    assert watched.kinds() == []
+    board.set(study=f"lung-{DIGEST}", state="serving", why=None)  # another: nothing is known of the first
+    assert watched.kinds() == []
+    board.set(study=STUDY, state="refused", why="algorithm.local_epochs: the study has 9")
+    assert watched.kinds() == []
+    board.set(state="serving", why=None)
+    assert watched.kinds() == []
+    board.set(state="failed", why="ledger-heart.jsonl: 4711 records")
+    (event,) = watched.new()
+    assert event.kind == "study.failed"
+    assert "4711" not in json.dumps(event.__dict__)
+    board.set(state="refused", why="no")
+    assert watched.kinds() == ["study.refused"]
+    # A restart knows of no study at first.
+    watched.watch = SiteWatch(watched.site, StatusBoard(board.path, "x"), lambda: NOW)
+    assert watched.kinds() == []
+    assert len(watched.told) == 1
+
+
+def test_a_pause_is_no_refusal(watched: Watched) -> None:
+    control.pause(watched.site.state)
+    watched.board.set(study=STUDY, state="refused", why="this site has paused its agent")
+    assert watched.kinds() == []
+
+
+def test_a_low_budget_is_told_once_and_again_after_more_was_left(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    permit(watched.site, policy=BUDGETED)
+    spent = {"epsilon": 0.0}
+    standing = {"epsilon": 20.0, "delta": 1e-4, "period_days": None, "protects": "record", "spent": spent}
+    monkeypatch.setattr(SiteWatch, "_standings", lambda *_: [standing, {**standing, "epsilon": None}])
+    told = []
+    for now in (15.9, 16.0, 16.1, 19.0, 15.8, 16.2, 14.9, 25.0):
+        spent["epsilon"] = now
+        told.append([event.facts["left_percent"] for event in watched.new()])
+    assert told == [[], [], [19], [], [], [], [], [0]]
+
+
+def test_the_newest_payment_is_found_in_a_ledger(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = watched.site
+    permit(site, policy=BUDGETED)
+    path = ledger_file(site.state, "wards")
+    assert watched.kinds() == []
+    ledger = Ledger(path, site.identity(None), "wards", [Budget(4.0, 1e-4)], accountant=Rdp())
+    assert newest_standings(path) == []
+    event = DpSgd(noise_multiplier=1.0, sample_rate=0.05, steps=20)
+    ledger.spend(event, study=STUDY, round_number=1, exchange="update")
+    (told,) = watched.new()
+    assert told.kind == "budget.low"
+    assert told.text.endswith("epsilon 4 for each record in all")
+    (found,) = newest_standings(path)
+    with path.open("ab") as stream:  # what a crash leaves, and many other entries
+        stream.write(b'{"kind":"unprotected","body":{}}\n' * 4000 + b'{"kind":"sp')
+    monkeypatch.setattr("secfed.deploy.agent.site_watch._TAIL_BYTES", 64)
+    assert newest_standings(path) == [found]
+
+
+def test_certificates_are_told_four_weeks_ahead_and_when_they_have_ended(watched: Watched) -> None:
+    end = watched.site.tls.certificate()
+    assert end is not None
+    watched.now = end.not_valid_after_utc - timedelta(days=28, minutes=1)
+    assert watched.kinds() == []
+    watched.now += timedelta(minutes=2)
+    (event,) = watched.new()
+    assert event.kind == "certificate.ending"
+    assert event.facts["days_left"] == 27
+    assert "secfed site renew" in event.remedy
+    watched.now += timedelta(days=10)
+    assert watched.kinds() == []
+    watched.now += timedelta(days=20)
+    assert watched.kinds() == ["certificate.expired"]
+
+
+def test_silence_is_told_after_a_while_and_not_after_the_end_of_a_study(watched: Watched) -> None:
+    board, steps = watched.board, []
+
+    def after(seconds: float, **status: Any) -> None:
+        watched.clock_s += seconds
+        board.set(**status)
+        steps.append(watched.kinds())
+
+    after(3599)
+    after(1)  # never connected
+    after(7200, connection="failing")
+    after(1, connection="connected", state="serving")
+    after(3000, connection="failing")
+    after(1000)
+    after(1, connection="connected", state="finished")
+    after(9999, connection="failing")
+    assert [len(told) for told in steps] == [0, 1, 0, 0, 0, 1, 0, 0]
+    after(9999, connection="closed", state="stopped")
+    assert steps[-1] == []
+
+
+def configure(site: SiteFolder, text: str) -> SiteFolder:
+    path = site.folder / "site.toml"
+    kept = path.read_text().partition("[notifications]")[0]
+    path.write_text(kept + text)
+    return SiteFolder(site.folder)
+
+
+def mailing(server: MailServer) -> str:
+    return (
+        f'[email]\nhost = "127.0.0.1"\nport = {server.port}\nstarttls = false\n'
+        'sender = "secfed@uk.example"\nto = ["it@uk.example"]\n'
+    )
+
+
+def secfed(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(item) for item in arguments])
+
+
+class TestCommand:
+    def test_it_sends_a_test_message_by_each_way(self, watched: Watched) -> None:
+        with served(WebServer()) as web, served(MailServer()) as mail:
+            site = configure(watched.site, f'[webhook]\nurl = "{web.url}"\n{mailing(mail)}')
+            done = secfed("agent", "notify", "--test", "--dir", site.folder)
+            assert done.exit_code == 0, done.output
+            assert f"✓ webhook  http://127.0.0.1:{web.server_port}: HTTP 204" in done.stdout
+            assert f"✓ email    smtp://127.0.0.1:{mail.port}: taken for 1 of 1" in done.stdout
+            assert [event["type"] for event in web.events] == ["secfed.test"]
+            assert len(mail.mails) == 1
+            web.status = 500
+            done = secfed("agent", "notify", "--test", "--dir", site.folder)
+            assert done.exit_code == 23
+            assert "✗ webhook" in done.stdout
+            assert "HTTP 500" in done.stdout
+            assert "✓ email" in done.stdout
+        shown = secfed("agent", "notify", "--dir", site.folder).stdout
+        assert f"webhook  http://127.0.0.1:{web.server_port}, 0 waiting" in shown
+        assert not (site.state / OUTBOX_FILE).exists()
+
+    def test_nobody_to_tell_is_said(self, watched: Watched) -> None:
+        done = secfed("agent", "notify", "--dir", watched.site.folder)
+        assert done.exit_code == 2
+        assert "nobody is told of anything" in done.stderr
+        assert "webhook.url or email.host" in done.stderr
+
+    def test_site_check_looks_at_it(self, watched: Watched) -> None:
+        def lines() -> str:
+            done = secfed("site", "check", "--offline", "--dir", watched.site.folder)
+            return next((line for line in done.stdout.splitlines() if "notifications" in line), "")
+
+        assert lines() == ""
+        site = configure(watched.site, '[webhook]\nurl = "https://a.example/s3cret"\n')
+        assert "✓ notifications webhook to https://a.example;" in lines()
+        configure(site, '[notifications]\nsecrets = "secrets.toml"\n[webhook]\nurl = "https://a.example/x"\n')
+        (site.folder / "secrets.toml").write_text('webhook_token = "s3cret"')
+        os.chmod(site.folder / "secrets.toml", 0o644)
+        assert "✗ notifications" in lines()
+        assert "(mode 644)" in lines()
+
+
+class TestAgent:
+    """The whole way, with agents at work."""
+
+    def test_a_study_that_is_held_reaches_people_and_the_centre_learns_nothing_of_it(
+        self, centre: Centre, trains_here: None
+    ) -> None:
+        site = centre.folders[NAMES[0]]
+        permit(site, "manual")
+        with served(WebServer()) as web:
+            site = configure(site, f'[webhook]\nurl = "{web.url}"\n')
+            centre.folders[NAMES[0]] = site
+            centre.start(NAMES[0], once=False)
+            notifier = notifier_of(site, centre.boards[NAMES[0]], utc_now, look_s=0.02)
+            assert notifier is not None
+            notifier.start()
+            wait_until(lambda: bool(web.asked), 60.0)
+            assert [event["type"] for event in web.events] == ["secfed.study.held"]
+            assert web.events[0]["data"]["study"] == "tiny"
+            assert web.url not in centre.declined()
+            Approvals(site.approvals_path).approve_what("tiny", utc_now())
+            for name in NAMES[1:]:
+                centre.start(name)
+            centre.run()
+            notifier.close()
+        assert [event["type"] for event in web.events] == ["secfed.study.held"]
+
+    def test_a_dead_server_delays_no_round(self, centre: Centre, trains_here: None) -> None:
+        name = NAMES[0]
+        dead = f'[webhook]\nurl = "http://127.0.0.1:{free_port()}/"\n'
+        site = centre.folders[name] = configure(centre.folders[name], dead)
+        Approvals(site.approvals_path).hold("other", b"\x22" * 32, utc_now())
+        for each in NAMES:
+            centre.start(each)
+        notifier = notifier_of(site, centre.boards[name], utc_now, look_s=0.02)
+        assert notifier is not None
+        notifier.start()
+        (outcome, *_) = centre.complete()
+        assert len(outcome.survivors) == 3
+        notifier.close()
+        totals = centre.boards[name].snapshot()["totals"]
+        assert totals["notification_failures"] >= 1
+        assert totals["notifications"] == 0
+        kept = json.loads((site.state / OUTBOX_FILE).read_text())
+        assert [item["message"]["subject"] for item in kept["waiting"]] == ["other"]
+
+    def test_unusable_settings_do_not_keep_the_agent_from_working(
+        self, watched: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        site = configure(
+            watched.site, '[notifications]\nsecrets = "none.toml"\n[webhook]\nurl = "https://a.example"\n'
+        )
+        assert notifier_of(site, watched.board, utc_now) is None
+        assert "nobody is told of anything" in caplog.text
+        assert watched.board.snapshot()["totals"]["notification_failures"] == 1
+
+
+def test_nothing_of_it_knows_the_link() -> None:
+    import grimp
+
+    graph = grimp.build_graph("secfed", cache_dir=None)
+    notification, transport = "secfed.deploy.notification", "secfed.deploy.transport"
+    for importer, imported in ((notification, transport), (transport, notification)):
+        assert not graph.find_shortest_chains(importer, imported, as_packages=True)
