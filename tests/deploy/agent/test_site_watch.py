@@ -22,8 +22,9 @@ from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.notification.message import Event
 from secfed.deploy.notification.outbox import OUTBOX_FILE
 from secfed.dp.accounting.budget import Budget
-from secfed.dp.accounting.events import DpSgd
+from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.interface import Rdp
+from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger.ledger import Ledger
 from secfed.runs.run_folder import ledger_file
 from tests.deploy.agent_case import BUDGETED, NAMES, Centre, permit
@@ -147,7 +148,7 @@ def test_the_newest_payment_is_found_in_a_ledger(watched: Watched, monkeypatch: 
     assert watched.kinds() == []
     ledger = Ledger(path, site.identity(None), "wards", [Budget(4.0, 1e-4)], accountant=Rdp())
     assert newest_standings(path) == []
-    event = DpSgd(noise_multiplier=1.0, sample_rate=0.05, steps=20)
+    event = Gaussian(Adjacency.ADD_OR_REMOVE_RECORD, 1.2, 1)
     ledger.spend(event, study=STUDY, round_number=1, exchange="update")
     (told,) = watched.new()
     assert told.kind == "budget.low"
