@@ -76,7 +76,7 @@ def divide_by(partition: str, sites: int, alpha: float, min_records: int) -> Div
 
 # Smallest and largest value of each feature as the published description of the data set lists them:
 # public constants, whoever takes part. Means of ten measurements, then their errors, then the worst.
-_BREAST_CANCER_RANGES = (
+BREAST_CANCER_RANGES = (
     *((6.981, 28.11), (9.71, 39.28), (43.79, 188.5), (143.5, 2501.0), (0.053, 0.163)),
     *((0.019, 0.345), (0.0, 0.427), (0.0, 0.201), (0.106, 0.304), (0.05, 0.097)),
     *((0.112, 2.873), (0.36, 4.885), (0.757, 21.98), (6.802, 542.2), (0.002, 0.031)),
@@ -89,7 +89,7 @@ _BREAST_CANCER_RANGES = (
 def _load_breast_cancer(options: PoolOptions) -> PreparedRecords:
     x, y = bundled.breast_cancer()
     if options.standardize == "public":
-        x = scaled_by_ranges(x, _BREAST_CANCER_RANGES)
+        x = scaled_by_ranges(x, BREAST_CANCER_RANGES)
     # scikit-learn counts benign as 1; a positive finding is a malignant one.
     return PreparedRecords(x, 1 - y)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, installing
 
 _KEPT: Final[list[torch.library.Library]] = []  # a library that is collected takes its operators along
 
@@ -47,7 +47,7 @@ def _importing(package: str) -> Iterator[None]:
         except ImportError as problem:
             raise ConfigError(
                 f'model.name: "vision-language" needs {package}, which cannot be imported: {problem}',
-                remedy="in secfed's folder: pip install --constraint constraints.txt '.[vision-language]'",
+                remedy=installing("vision-language"),
             ) from None
 
 

@@ -76,6 +76,12 @@ class Approvals:
         found = (content.decision(digest) for digest in content.studies)
         return tuple(sorted(found, key=lambda item: (item.since, item.digest)))
 
+    def find(self, text: str) -> Decision:
+        """The study that a person means by its name or at least 8 digits of its digest."""
+        content = self._read()
+        named, others = content.matching(text)
+        return content.decision(content.only(text, named + others))
+
     def refused_names(self) -> tuple[Decision, ...]:
         """Names that are refused whatever the digest."""
         return self._read().decided_names()

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from secfed.deploy.admission import kept_offers
 from secfed.errors import ConfigError
 from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
@@ -119,6 +120,7 @@ def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
         _make_folder_of(path)
         _Begun.of(site, terms, data, now).write(path)
     _note_of(site.state, terms.study.digest().hex()).unlink(missing_ok=True)
+    kept_offers.forget(site.state, terms.study.digest().hex())
 
 
 def end(state: Path, study: str, now: datetime) -> None:

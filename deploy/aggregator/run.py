@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from secfed.algorithms.framework.base import Metrics
@@ -38,6 +39,7 @@ from secfed.records.transcript import (
 )
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.final_model import final_frame
+from secfed.runs.machine import machine
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
 from secfed.runs.run_report import Observer, RoundReport, RunReport, complete
@@ -210,6 +212,7 @@ class CentralRun:
             initial=metrics.get(0),
             closing_aborted=closing[0] if closing else None,
             start=study.model.start_sha256,
+            machine=machine(torch.get_num_threads()),
         )
 
     def _write(self, report: RunReport) -> None:

@@ -18,7 +18,7 @@ from secfed.deploy.enrolment.site_status import Level, StatusItem, site_status
 from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.preflight.checks import PreflightCheck, failed, failed_with, passed, skipped
 from secfed.deploy.transport.flower import unix_socket
-from secfed.errors import ConfigError, LinkError, RosterError, SecfedError
+from secfed.errors import ConfigError, LinkError, RosterError, SecfedError, installing
 
 _PACKAGES: Final = ("torch", "grpcio", "prometheus-client", "cryptography")
 LEAST_FREE_BYTES: Final = 1_000_000_000
@@ -102,7 +102,6 @@ def versions_check() -> PreflightCheck:
         except metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        remedy = "in the folder of the repository: pip install '.[net]'"
-        return failed("versions", f"not installed: {', '.join(missing)}", remedy)
+        return failed("versions", f"not installed: {', '.join(missing)}", installing("net"))
     listed = ", ".join(f"{name} {version}" for name, version in found.items())
     return passed("versions", f"{listed}; all parties of a study run the same secfed")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from secfed.cli.asking import passphrase_of
 from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
-from secfed.deploy.admission import near_twins
+from secfed.crypto.identity import grouped
+from secfed.deploy.admission import kept_offers, near_twins
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent import control
@@ -24,7 +29,7 @@ from secfed.deploy.transport.signals import called_on_signal
 from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
 from secfed.runs.run_folder import ledger_file
-from secfed.terminal.consoles import plain_text, print_json, say_check, stdout
+from secfed.terminal.consoles import plain_text, plural, print_json, say_check, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 
@@ -37,6 +42,7 @@ RefusedName = Annotated[str, typer.Argument(metavar="STUDY", help=_REFUSED_NAME,
 _STOP_S = 60.0
 _LONGEST_POLL_S = 86_400.0
 _STATES = {"permitted": "permitted by the policy"}
+_COLOURS = {"held": "yellow", "withdrawn": "red", "approved": "green"}
 
 
 @agent_app.command()
@@ -174,6 +180,7 @@ def approve(
     approvals = Approvals(site.approvals_path)
 
     def shown(digest: str) -> str:
+        _show_offer(site, digest)
         twins = near_twins.noted(site.state, digest)
         for twin in twins:
             typer.echo(f"Near twin of {plain_text(twin.text)}")
@@ -188,7 +195,7 @@ def approve(
 
     item = approvals.approve_what(study, messages.utc_now(), shown)
     if item.state is ApprovalState.APPROVED:
-        typer.echo(f"Approved {item.name}  {item.digest}")
+        typer.echo(f"Approved {item.name}  {grouped(item.digest)}")
         _record(site, "the agent serves no study before its approval is recorded")
         return
     typer.echo(f"No longer refused: {item.name or item.digest}. No study is approved by this.")
@@ -216,6 +223,35 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
         typer.echo(f"Refused {item.name}, whatever its settings{'' if asked else '; it has not asked yet'}.")
     _record(site, "the refusal holds, and the agent records it when it can")
     typer.echo(f"To take it back: secfed agent approve {item.digest[:16] or item.name}{at(folder)}")
+
+
+@agent_app.command()
+def show(study: StudyName, folder: FolderOption = Path()) -> None:
+    """Show what a study that has asked wants here, and which earlier one it resembles. Decides nothing."""
+    site = SiteFolder(folder)
+    item = Approvals(site.approvals_path).find(study)
+    if not _show_offer(site, item.digest):
+        typer.echo(f"{item.name}  {grouped(item.digest)}: nothing more is kept of it.")
+    for twin in near_twins.noted(site.state, item.digest):
+        typer.echo(f"Near twin of {plain_text(twin.text)}")
+    typer.echo(f"It is {_STATES.get(item.state, item.state)}, since {item.since:%Y-%m-%d %H:%M} UTC.")
+    if item.state in ("held", "withdrawn"):
+        typer.echo(f"To let it run: secfed agent approve {item.digest[:16]}{at(folder)}")
+
+
+def _show_offer(site: SiteFolder, digest: str) -> bool:
+    """What a study asks for; False if nothing of it is kept."""
+    offer = kept_offers.kept(site.state, digest)
+    if offer is None:
+        return False
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in offer.facts():
+        warns = value.startswith("NONE")
+        table.add_row(name, Text(plain_text(value), style="bold red" if warns else ""))
+    stdout().print(table)
+    return True
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:
@@ -264,16 +300,36 @@ def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
     return budgets
 
 
+def _ago(time_s: float) -> str:
+    """How long ago; a moment ahead, by another clock, counts as now."""
+    passed_s = max(0, int(time.time() - time_s))
+    for unit, size_s in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if passed_s >= size_s:
+            return f"{plural(passed_s // size_s, unit)} ago"
+    return "just now"
+
+
 def _show(content: dict[str, Any], folder: Path) -> None:
     console = stdout()
 
-    def line(name: str, value: object) -> None:
-        console.print(f"{name:<12}{plain_text(str(value))}", soft_wrap=True, markup=False, highlight=False)
+    def line(name: str, value: object, style: str = "") -> None:
+        text = Text(plain_text(str(value)), style=style)
+        if "secfed " in text.plain:  # a command is copied as one line, however long
+            console.print(Text(f"{name:<12}"), text, sep="", soft_wrap=True)
+            return
+        row = Table.grid()
+        row.add_column(width=12, style="bold")
+        row.add_column(overflow="fold")
+        row.add_row(name, text)
+        console.print(row)
 
     line("Site", content["site"])
-    line("Agent", "running" if content["running"] else "not running")
+    if content["running"]:
+        line("Agent", "running", "green")
+    else:
+        line("Agent", "not running", "yellow")
     if content["paused"]:
-        line("", "paused: takes no new work")
+        line("", "paused: takes no new work", "yellow")
     if "connection" in content:
         line("Connection", content["connection"])
         line("Study", f"{content['study'] or 'none'} ({content['state']})")
@@ -281,9 +337,11 @@ def _show(content: dict[str, Any], folder: Path) -> None:
         if content["round"] is not None:
             line("Step", f"{content['exchange'] or ''} {content['stage'] or ''}".strip())
         if content["last_error"] is not None:
-            line("Last error", located(content["last_error"]["text"], folder))
+            line("Last error", located(content["last_error"]["text"], folder), "red")
+            line("", _ago(content["last_error"]["time_s"]))
         if content.get("last_alarm") is not None:
-            line("Last alarm", content["last_alarm"]["text"])
+            line("Last alarm", content["last_alarm"]["text"], "yellow")
+            line("", _ago(content["last_alarm"]["time_s"]))
             line("", "only this hospital knows: see training.log in its state folder")
         totals = content["totals"]
         line("Left here", f"{totals['sums']} sums, {totals['bytes_up']} bytes since the agent was started")
@@ -302,7 +360,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             line("Budget", f"{item['data']}: epsilon {number_up(spent)} of {of}")
     for item in content["studies"]:
         name = item["name"] or "not asked yet,"
-        line("Study", f"{name} {item['digest'][:16]}: {_STATES.get(item['state'], item['state'])}")
+        state, since_s = item["state"], datetime.fromisoformat(item["since"]).timestamp()
+        told = f"{name} {item['digest'][:16]}: {_STATES.get(state, state)}, {_ago(since_s)}"
+        line("Study", told, _COLOURS.get(state, ""))
         if item["state"] == "held":
             for text in item["near_twins"]:
                 line("", f"near twin of {text}")

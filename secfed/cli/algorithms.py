@@ -54,7 +54,7 @@ def _show(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> 
         table = new_table()
         table.show_header = False
         for header, wraps in (("key", False), ("default", True), ("meaning", True)):
-            table.add_column(header, no_wrap=not wraps)
+            table.add_column(header, no_wrap=not wraps, overflow="fold")
         for key, default, meaning in option_rows(entry.options):
             # As text: a meaning such as "column to [centre, spread]" is not markup.
             table.add_row(key, Text(default, style="yellow" if default == "required" else ""), Text(meaning))

@@ -15,7 +15,7 @@ from secfed.cli.asking import confirm, new_passphrase, passphrase_of
 from secfed.cli.options import AsJson, Compared, NewFolder, NewPassphrase
 from secfed.cli.site_folders import ConsortiumArgument, at, chosen
 from secfed.cli.site_folders import ConsortiumOption as Folder
-from secfed.crypto.identity import fingerprint
+from secfed.crypto.identity import fingerprint, grouped
 from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.pki.certificate_checks import Expiry, Urgency, public_der
@@ -23,7 +23,7 @@ from secfed.deploy.pki.names import AGGREGATOR
 from secfed.errors import ConfigError
 from secfed.storage import private_files
 from secfed.terminal.consoles import plain_text, plural, print_json, say, stdout
-from secfed.terminal.tables import new_table
+from secfed.terminal.tables import first_that_fits, new_table
 
 consortium_app = typer.Typer(no_args_is_help=True, help="Found a consortium, admit hospitals.")
 
@@ -89,7 +89,7 @@ def admit(
         reply = consortium.admit(request, now=messages.utc_now(), passphrase=secret)
         typer.echo(f"Admitted {request.site}; its reply is {reply}")
     roster = consortium.roster()
-    digest = "" if roster is None else roster.digest.hex()
+    digest = "" if roster is None else grouped(roster.digest.hex())
     typer.echo(f"Roster {consortium.roster_path}, digest {digest}")
     typer.echo("Give every site its reply and the roster, and read them the digest over another channel.")
 
@@ -209,9 +209,9 @@ def _show(consortium: Consortium, now: datetime) -> None:
     sites = plural(0 if roster is None else len(roster.sites), "site")
     say(console, f"{consortium.facts.name}, {consortium.aggregator.address}, {sites}")
     console.print()
-    console.print(table)
+    console.print(first_that_fits(console, [table]))
     console.print()
-    digest = "none yet: no site is enrolled" if roster is None else roster.digest.hex()
+    digest = "none yet: no site is enrolled" if roster is None else grouped(roster.digest.hex())
     say(console, f"Roster digest: {digest}")
     for owner in due:
         say(console, f"Renew: secfed consortium renew {owner}{at(consortium.folder)}")

@@ -98,6 +98,14 @@ def simulate(
             "study's model needs of its memory decides.",
         ),
     ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Threads of --engine inline. More can be quicker for large models, and change the last "
+            "digits of the model; run.json says how many there were.",
+        ),
+    ] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print run.json to stdout and nothing else.")
     ] = False,
@@ -118,7 +126,7 @@ def simulate(
         from secfed.study.limits import study_id
         from secfed.study.study import Study
 
-    where = EngineOptions(engine, workers, site_deadline, gpus_per_site)
+    where = EngineOptions(engine, workers, site_deadline, gpus_per_site, threads)
     study = Study.load(study_file)
     changes = [("protection.name", protection), ("protection.reveal", reveal)]
     # Only masked sums can be closed: what closes them comes after that name, and goes before another one.

@@ -31,6 +31,12 @@ class StudySection(Strict):
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="the seed of partition, split, initial model and batch order"
     )
+    purpose: str = Field(
+        default="",
+        max_length=500,
+        json_schema_extra=LATER,
+        description="what the study is for, in a sentence: people at hospitals read it before they approve",
+    )
 
 
 class ProtectionSection(Strict):

@@ -25,6 +25,8 @@ TRANSCRIPT_FILE = "transcript.jsonl"
 DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one
 FIGURES_FOLDER = "figures"
 FIGURES = ("metrics", "participation", "cost")  # of figures.py
+FROM_BACKUP = "from-backup"  # of a hospital: copies of ledgers that do not count, and that those go on from
+NO_LEDGER = ".unknown"  # there, instead of .jsonl: the backup had no ledger of this data set
 AUDIT_REPORT = "audit-report.html"  # as the documents name it; no run writes it
 
 _UNSAFE = re.compile(r"[%/\\\x00-\x1f\x7f]|^\.")
@@ -52,6 +54,11 @@ def site_of(folder: Path) -> str:
 def ledger_file(folder: Path, dataset: str) -> Path:
     """The ledger of one data set in a site's folder; any name gives one plain file name."""
     return folder / f"ledger-{_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', dataset)}.jsonl"
+
+
+def dataset_of(path: Path) -> str:
+    """The data set whose ledger this is; inverse of :func:`ledger_file`."""
+    return unquote(path.stem.removeprefix("ledger-"))
 
 
 def is_unfinished(out: Path, study_id: str) -> bool:

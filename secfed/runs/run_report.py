@@ -185,6 +185,7 @@ class RunReport:
     closing_aborted: str | None = None  # why the closing evaluation was given up; None if it was not
     start: str | None = None  # digest of the model that the study began with; None where the seed decided
     zeroed: tuple[Zeroed, ...] = ()  # sites whose local work failed, and added zeros; simulation only
+    machine: Mapping[str, Any] | None = None  # what it ran on (``machine.py``)
 
     @property
     def last_measured(self) -> tuple[int, Metrics] | None:
@@ -211,6 +212,7 @@ class RunReport:
             "initial": None if self.initial is None else numbers(self.initial),
             "oracle": None if self.oracle is None else numbers(self.oracle),
             "compare": self.compare and self.compare.to_json(),
+            "machine": self.machine,
         }
         return content | {name: value for name, value in optional.items() if value is not None}
 

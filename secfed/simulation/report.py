@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
+
 from secfed.algorithms.framework.base import Algorithm, Metrics
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
+from secfed.runs.machine import machine
 from secfed.runs.run_report import (
     CLIPPED,
     Observer,
@@ -70,6 +73,7 @@ def report_of(
         closing_aborted=closing.aborted.message if closing.aborted else None,
         start=study.model.start_sha256,
         zeroed=tuple(_zeroed(parties)),
+        machine=machine(torch.get_num_threads()),
     )
 
 

@@ -13,13 +13,14 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
 from secfed.crypto.identity import remembered_signatures
 from secfed.engine.choice import open_engine
-from secfed.engine.interface import single_threaded
+from secfed.engine.interface import threads_of_torch
 from secfed.engine.options import EngineOptions
 from secfed.engine.pool import link_errors
 from secfed.errors import ConfigError, RoundAborted
@@ -66,14 +67,15 @@ def simulate(
     """
     observer = SilentObserver() if observer is None else observer
     with link_errors(), ExitStack() as stack:
-        stack.enter_context(single_threaded())
+        options = engine or EngineOptions()
+        stack.enter_context(threads_of_torch(options.threads))
         stack.enter_context(remembered_signatures())
+        _check_packages(study)
         built = build(study)
         names = tuple(sorted(build_data(study).sites))
         _check_drops(study, drops, names)
         _check_budgets(study, budgets or {}, names)
         terms = Terms(study, with_privacy(study, built, names), names)
-        options = engine or EngineOptions()
         working = open_engine(options, study, built, study_id=terms.study_id, sites=len(names))
         stack.callback(working.close)
         parties = open_consortium(terms, working, out, budgets or {}, stack)
@@ -107,6 +109,12 @@ def simulate(
             write_run(report, out)
     observer.finished(report)
     return report
+
+
+def _check_packages(study: Study) -> None:
+    """Say at the start that a package is missing, not round by round."""
+    if study.protection.name == "encrypted":
+        import_module("secfed.crypto.encrypted.bfv_tenseal")
 
 
 def _check_drops(study: Study, drops: Sequence[Dropout], names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 STATE/journal.sqlite                     attempts, of all studies
 STATE/ledger-<data set>.jsonl            privacy spend, of all studies
+STATE/from-backup/ledger-<data set>.jsonl  what a backup had of it: that one must go on from here
 STATE/models/*.safetensors               models that encrypted studies may begin with, put there by a person
 STATE/decisions.jsonl                    what the site decided, of all studies
 STATE/studies/<study>/transcript.jsonl   what this site took part in
@@ -24,7 +25,7 @@ from secfed.crypto.messages import FinalModel
 from secfed.crypto.refusals import Refusal
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
-from secfed.dp.ledger.heads import Recorded, read_recorded
+from secfed.dp.ledger.heads import Recorded, read_copy, read_recorded
 from secfed.dp.ledger.ledger import Ledger
 from secfed.pipeline.noised_algorithm import first_payment
 from secfed.records.chain_file import verify_file
@@ -39,7 +40,7 @@ from secfed.records.transcript import (
 )
 from secfed.runs.final_model import record_of
 from secfed.runs.model_record import ModelRecord, metrics_digest
-from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, ledger_file
+from secfed.runs.run_folder import FROM_BACKUP, MODEL_FILE, TRANSCRIPT_FILE, dataset_of, ledger_file
 from secfed.site.build import build_site
 from secfed.site.containment import Alarm
 from secfed.site.durable_store import DurableStore
@@ -207,6 +208,9 @@ def _open_ledger(
 
 
 def recorded_heads(state: Path) -> Iterator[Recorded]:
-    """What the transcripts of all studies recorded of the site's ledgers."""
+    """What the transcripts of all studies recorded of the site's ledgers, and what a backup had of them."""
     for path in sorted(state.glob(f"{_STUDIES}/*/{TRANSCRIPT_FILE}")):
         yield from read_recorded(path)
+    for path in sorted((state / FROM_BACKUP).glob("ledger-*")):
+        name = dataset_of(path)
+        yield from read_copy(name, path, ledger_file(state, name))

@@ -29,18 +29,20 @@ from tests.conftest import ROOT
 
 GUIDE: Final = ROOT / "docs" / "operators.md"
 EXAMPLE: Final = ROOT / "examples" / "three-hospitals"
-PAGES: Final = (GUIDE, EXAMPLE / "README.md")
+TUTORIAL: Final = ROOT / "docs" / "tutorials" / "three-machines.md"
+README: Final = ROOT / "README.md"
+PAGES: Final = (GUIDE, EXAMPLE / "README.md", TUTORIAL, ROOT / "examples" / "flower" / "README.md", README)
 
 
 def commands_in(path: Path) -> Iterator[list[str]]:
     """Every ``secfed ...`` in code blocks and in inline code."""
     text = path.read_text(encoding="utf-8")
-    blocks = re.findall(r"(?ms)^```\n(.*?)^```", text)
+    blocks = re.findall(r"(?ms)^```\w*\n(.*?)^```", text)
     lines = re.sub(r"\\\n\s*", " ", "".join(blocks)).splitlines()
     lines += re.findall(r"`(secfed [^`]+)`", re.sub(r"(?ms)^```.*?^```", "", text))
     for line in lines:
         found = re.search(
-            r"(?:^|[/ ])secfed +((?:consortium|site|agent|aggregate|audit|transcript)\b.*)", line
+            r"(?:^|[/ ])secfed +((?:consortium|site|agent|policy|aggregate|audit|transcript)\b.*)", line
         )
         if found and "|" not in found[1]:
             yield shlex.split(found[1].replace("...", ""), comments=True)

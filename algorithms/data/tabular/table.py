@@ -5,7 +5,6 @@ What a column means is public and stands in the study, so the shape of a record 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.pool import PooledData, divide_by
 from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, PreparedSites
-from secfed.algorithms.data.table_lines import csv_rows
+from secfed.algorithms.data.table_lines import csv_rows, has_lines, lines_as_records
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.unfit import counted_as_defaults, unfit
@@ -23,7 +22,6 @@ from secfed.errors import DataError
 
 Row = dict[str, str]
 
-_LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _LARGEST: Final = float(np.finfo(np.float32).max)  # a feature above it would be infinite as float32
 
 
@@ -97,11 +95,9 @@ class Table:
         for at, (column, cell) in enumerate(zip(header, cells, strict=True)):
             if "\n" not in cell and "\r" not in cell:
                 continue
-            if column in needed and len(_LINE_END.split(cell.strip())) > 1:
+            if column in needed and has_lines(cell):
                 unfit(self._wrong(line, column, "has more than one line"))
-            parts = [piece.split(",") for piece in _LINE_END.split(cell)]
-            records = [cells[:at] + parts[0], *parts[1:-1], parts[-1] + cells[at + 1 :]]
-            if all(self._is_record(header, one) for one in records):
+            if all(self._is_record(header, one) for one in lines_as_records(cells, at)):
                 unfit(
                     DataError(
                         f"{self._path.name}, line {line}: column {column!r} holds other records of "

@@ -16,6 +16,7 @@ from secfed.audit.privacy.budgets import payments_appendix, spending, summary, t
 from secfed.audit.privacy.evidence import Amount, Report, Verification
 from secfed.audit.privacy.record_sections import decided, verification
 from secfed.config.protections import TRAITS
+from secfed.crypto.identity import grouped
 
 _HIDES: Final = [name for name, traits in TRAITS.items() if traits.hides_sites]
 
@@ -32,7 +33,7 @@ def build(report: Report) -> doc.Document:
         verdict=verdict,
         facts=(
             ("Made", phrases.moment(report.made_s)),
-            ("By", f"secfed {report.secfed_version}, from signed records only"),
+            ("By", f"{_software(report)}, from signed records only"),
             ("Folders", ", ".join(report.folders)),
         ),
         sections=(
@@ -51,6 +52,10 @@ def build(report: Report) -> doc.Document:
             releases.glossary(),
         ),
     )
+
+
+def _software(report: Report) -> str:
+    return f"secfed {report.secfed_version}, build {grouped(report.secfed_build[:16])}"
 
 
 def _verdict(check: Verification) -> tuple[doc.Tone, str]:

@@ -245,6 +245,7 @@ class Report:
     refusals: tuple[RefusalFact, ...]
     decisions: tuple[DecisionLogFacts, ...] = ()
     named_rosters: tuple[str, ...] = ()
+    secfed_build: str = ""  # digest of the code that made this report
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import Result
 
 from secfed.cli.audit import _write
+from secfed.crypto.identity import grouped
 from secfed.runs.run_folder import site_folder
 from tests.dp.report_case import DATASET, LEDGER, Case, hospital, studies
 from tests.secfed.run_case import secfed
@@ -60,6 +62,23 @@ class TestReport:
         assert audit("report", *studies(root), "--out", out).exit_code == 24
         assert "DOES NOT VERIFY" in out.read_text(encoding="utf-8")
 
+    def test_an_account_without_a_home_is_no_news(self, written: Path, tmp_path: Path) -> None:
+        arguments = [
+            "secfed",
+            "audit",
+            "report",
+            str(written / "pilot"),
+            "--out",
+            str(tmp_path / "report.html"),
+        ]
+        code = f"import sys; from secfed.cli import main; sys.argv = {arguments}; main()"
+        environment = {key: value for key, value in os.environ.items() if key != "MPLCONFIGDIR"}
+        environment |= {"HOME": "/proc/none"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
     def test_a_place_that_cannot_be_written_is_one_line_with_a_remedy(
         self, written: Path, tmp_path: Path
     ) -> None:
@@ -91,7 +110,7 @@ class TestVerify:
         assert (done.exit_code, done.stderr) == (0, "")
         assert done.stdout.count(" verified") == 21
         assert "58 epsilons computed again" in done.stdout
-        assert Case(written).roster.digest.hex() in done.stdout
+        assert grouped(Case(written).roster.digest.hex()) in done.stdout
 
     @pytest.mark.parametrize("columns", [80, 180])
     def test_names_of_files_are_whole_and_below_the_folder(self, written: Path, columns: int) -> None:

@@ -9,12 +9,15 @@ import pytest
 
 from secfed import __version__
 from secfed.cli.app import _COMMANDS
+from secfed.crypto.identity import grouped
+from secfed.storage.code_digest import code_digest
 from tests.secfed.run_case import secfed
 
 
 class TestFrontDoor:
     def test_version(self) -> None:
-        assert secfed("--version").stdout == f"secfed {__version__}\n"
+        said = secfed("--version").stdout
+        assert said == f"secfed {__version__}, build {grouped(code_digest()[:16])}\n"
 
     @pytest.mark.parametrize(
         "command", [[], ["simulate"], ["transcript"], ["transcript", "verify"], ["algorithms"], ["audit"]]
@@ -29,8 +32,8 @@ class TestFrontDoor:
         shown = secfed("--help", columns=80).stdout
         panels = ("Researchers", "Hospital", "Study centre", "Officers and auditors")
         commands = {
-            "Researchers": ["simulate", "sweep", "algorithms", "attack", "bench"],
-            "Hospital": ["site", "agent"],
+            "Researchers": ["init", "simulate", "sweep", "algorithms", "attack", "bench"],
+            "Hospital": ["site", "agent", "policy"],
             "Study centre": ["consortium", "aggregate"],
             "Officers and auditors": ["audit", "transcript"],
         }

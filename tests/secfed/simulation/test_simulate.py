@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -18,6 +19,7 @@ from secfed.audit.privacy import make_report
 from secfed.audit.transcript_check import verify_run
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import Survivors
+from secfed.engine.options import EngineOptions
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.records.roster_file import read_roster
 from secfed.runs.run_folder import prepare
@@ -254,6 +256,18 @@ def test_run_json_has_what_is_promised(tmp_path: Path) -> None:
     assert all(keys <= set(entry) for entry in content["rounds"])
     assert [entry["round"] for entry in content["rounds"]] == [1, 2, 3]
     assert set(content["rounds"][0]["seconds"]) == {"train", "protect", "carry", "server"}
+    assert content["machine"]["threads"] == 1
+    assert {"processor", "system", "python"} < set(content["machine"])
+    assert {"secfed", "torch", "numpy", "scikit-learn"} < set(content["machine"]["packages"])
+
+
+def test_threads_are_as_many_as_asked_for_and_no_more(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    report = simulate(study("plain"), engine=EngineOptions(threads=2))
+    assert (report.machine or {})["threads"] == 2
+    assert torch.get_num_threads() == before
+    with pytest.raises(ConfigError, match="each worker has one thread"):
+        EngineOptions("processes", threads=2)
 
 
 def test_metrics_that_a_later_round_adds_reach_their_row() -> None:

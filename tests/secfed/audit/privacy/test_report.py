@@ -125,7 +125,7 @@ class TestFacts:
         content = json.loads(to_json(made))
         assert " ".join(content) == (
             "schema_version made_s secfed_version folders verification ledgers studies bare refusals "
-            "decisions named_rosters"
+            "decisions named_rosters secfed_build"
         )
         assert " ".join(content["ledgers"][0]["amounts"][0]) == (
             "protects limit spent left delta period_days adjacency accountant version relies_on found"
