@@ -40,6 +40,7 @@ log = logging.getLogger("secfed.notification")
 _ENOUGH: Final = 1.25  # a budget that is this much above the mark is no longer low: it may waver at the mark
 _TAIL_BYTES: Final = 1 << 16  # of a ledger; its newest payment is near the end
 _ABSENT: Final = ("refused", "failed")
+_TEMPORARY: Final = ("Remedy: wait", "Remedy: at the site: secfed agent approve")  # no refusal for good
 
 
 class SiteWatch:
@@ -91,8 +92,8 @@ class SiteWatch:
                 "study.held",
                 item.name,
                 f"study {item.name} waits for your approval{more}",
-                f"see what it does: secfed agent status; then: secfed agent approve {item.digest[:16]}, "
-                f"or: secfed agent refuse {item.digest[:16]}",
+                f"secfed agent show {item.digest[:16]} says what it asks for; then: secfed agent approve "
+                f"{item.digest[:16]}, or: secfed agent refuse {item.digest[:16]}",
                 {"study": item.name, "digest": item.digest, "near_twins": twins},
             )
         return Seen(holds, ("held/",))
@@ -105,10 +106,11 @@ class SiteWatch:
         name, _, digest = study.rpartition("-")
         facts = {"study": name, "digest": digest}
         over = [f"{other}/{study}/" for other in _ABSENT]
-        if state not in _ABSENT or is_paused(self._site.state) or self._is_held(digest):
+        why = str(status["why"] or "")
+        waits = any(words in why for words in _TEMPORARY) or is_paused(self._site.state)
+        if state not in _ABSENT or waits:
             return Seen({}, over)
         if state == "refused":  # its words are the policy's, which the study centre reads, too
-            why = str(status["why"] or "")
             event = Event(
                 "study.refused",
                 name,
@@ -121,10 +123,6 @@ class SiteWatch:
             event = Event("study.failed", name, text, "see: secfed agent status, secfed site check", facts)
         return Seen({f"{state}/{study}/": event}, over)
 
-    def _is_held(self, digest: str) -> bool:
-        known = Approvals(self._site.approvals_path).all()
-        return digest in {item.digest for item in known if item.state is ApprovalState.HELD}
-
     def _budgets(self) -> Seen:
         holds, over, mark = {}, [], self._settings.low_budget
         for data in Policy.load(self._site.policy_path).data:
@@ -132,12 +130,12 @@ class SiteWatch:
                 limit, spent = standing.get("epsilon"), (standing.get("spent") or {}).get("epsilon", 0.0)
                 if limit is None:
                     continue
-                left = max(0.0, 1.0 - spent / limit)
+                left = max(0.0, limit - spent)
                 days, protects = standing.get("period_days"), standing.get("protects")
                 span = "in all" if days is None else f"in {days} days"
                 key = f"budget/{data.name}/{protects}/{limit:g}/{standing.get('delta')}/{days}/"
-                percent = math.floor(100 * left)
-                if left < mark:
+                percent = math.floor(100 * left / limit)
+                if left < mark * limit:
                     holds[key] = Event(
                         "budget.low",
                         data.name,
@@ -146,7 +144,7 @@ class SiteWatch:
                         "secfed agent status shows it; studies that need more will be refused",
                         {"data": data.name, "left_percent": percent, "epsilon": limit, "period_days": days},
                     )
-                elif left >= min(1.0, _ENOUGH * mark):
+                elif left >= min(1.0, _ENOUGH * mark) * limit:
                     over.append(key)
         return Seen(holds, over)
 

@@ -60,9 +60,9 @@ def notification_checks(site: SiteFolder) -> list[PreflightCheck]:
     try:
         channels = site_channels(site)
     except SecfedError as error:
-        return [failed_with("notifications", error)]
+        return [failed_with("notification", error)]
     shown = ", ".join(f"{channel.name} to {channel.where}" for channel in channels)
-    return [passed("notifications", f"{shown}; to try it: secfed agent notify --test")] if channels else []
+    return [passed("notification", f"{shown}; to try it: secfed agent notify --test")] if channels else []
 
 
 def disk_check(site: SiteFolder, needed_bytes: int = LEAST_FREE_BYTES) -> PreflightCheck:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.cli.asking import passphrase_of
+from secfed.cli.notify import site_notify
 from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
 from secfed.crypto.identity import grouped
@@ -29,9 +30,10 @@ from secfed.deploy.transport.signals import called_on_signal
 from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
 from secfed.runs.run_folder import ledger_file
-from secfed.terminal.consoles import plain_text, plural, print_json, say_check, stdout
+from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
+agent_app.command("notify")(site_notify)
 
 _NAME = "Its name, or 8 or more digits of its digest."
 _REFUSED_NAME = f"{_NAME} What has not asked yet can be refused by its name or its whole digest."
@@ -126,41 +128,6 @@ def stop(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """End the running agent. Nothing is lost; it goes on where it was when it is started again."""
     was_there = control.stop(SiteFolder(chosen(folder, option)).state, _STOP_S)
     typer.echo("Stopped." if was_there else "No agent is running.")
-
-
-@agent_app.command()
-def notify(
-    folder: FolderArgument = None,
-    option: FolderOption = Path(),
-    test: Annotated[bool, typer.Option("--test", help="Send a test message by each way.")] = False,
-) -> None:
-    """Show who is told when this hospital has to act, and what waits to be delivered.
-
-    With --test, exits with 23 if a server did not take the message.
-    """
-    from secfed.deploy.agent.site_watch import site_channels, site_outbox
-    from secfed.deploy.notification.channels import DeliveryFailed, try_all
-
-    site = SiteFolder(chosen(folder, option))
-    channels = site_channels(site)
-    if not channels:
-        remedy = "set webhook.url or email.host in site.toml (docs/operators.md, be told)"
-        raise ConfigError(f"{site.folder}: nobody is told of anything", remedy=remedy)
-    if not test:
-        waiting = site_outbox(site, channels, messages.utc_now).waiting()
-        for channel in channels:
-            typer.echo(f"{channel.name:<8} {channel.where}, {waiting[channel.name]} waiting")
-        return
-    failed = False
-    for channel, said in try_all(channels, f"secfed:site:{site.name}", messages.utc_now()):
-        failed = failed or isinstance(said, DeliveryFailed)
-        mark = ("✗", "bold red") if isinstance(said, DeliveryFailed) else ("✓", "green")
-        if isinstance(said, DeliveryFailed):
-            say_check(stdout(), mark, f"{channel.name:<8} ", said.message, said.remedy)
-        else:
-            say_check(stdout(), mark, f"{channel.name:<8} ", f"{channel.where}: {said}", "")
-    if failed:
-        raise typer.Exit(DeliveryFailed.exit_code)
 
 
 @agent_app.command()

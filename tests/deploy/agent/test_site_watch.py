@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from tests.deploy.notify_case import NOW, MailServer, WebServer, free_port, serv
 
 DIGEST = "11" * 32
 STUDY = f"heart-1-{DIGEST}"
+HELD = "study 'heart-1' waits for the approval of this site. Remedy: at the site: secfed agent approve 11"
 
 
 class Watched:
@@ -77,7 +79,7 @@ def test_a_held_study_is_told_until_a_person_decides(watched: Watched) -> None:
     assert event.text == "study heart-1 waits for your approval"
     assert f"secfed agent approve {DIGEST[:16]}" in event.remedy
     # The agent declines it meanwhile: that is not another state.
-    watched.board.set(study=STUDY, state="refused", why="study 'heart-1' waits for the approval of this site")
+    watched.board.set(study=STUDY, state="refused", why=HELD)
     assert watched.kinds() == []
     approvals.approve_what("heart-1", NOW)
     watched.board.set(study=STUDY, state="serving", why=None)
@@ -199,7 +201,7 @@ def test_silence_is_told_after_a_while_and_not_after_the_end_of_a_study(watched:
 
 def configure(site: SiteFolder, text: str) -> SiteFolder:
     path = site.folder / "site.toml"
-    kept = path.read_text().partition("[notifications]")[0]
+    kept = re.split(r"(?m)^\[(?:notifications|webhook|email)\]", path.read_text())[0]
     path.write_text(kept + text)
     return SiteFolder(site.folder)
 
@@ -244,15 +246,15 @@ class TestCommand:
     def test_site_check_looks_at_it(self, watched: Watched) -> None:
         def lines() -> str:
             done = secfed("site", "check", "--offline", "--dir", watched.site.folder)
-            return next((line for line in done.stdout.splitlines() if "notifications" in line), "")
+            return next((line for line in done.stdout.splitlines() if " notification " in line), "")
 
         assert lines() == ""
         site = configure(watched.site, '[webhook]\nurl = "https://a.example/s3cret"\n')
-        assert "✓ notifications webhook to https://a.example;" in lines()
+        assert "✓ notification webhook to https://a.example;" in lines()
         configure(site, '[notifications]\nsecrets = "secrets.toml"\n[webhook]\nurl = "https://a.example/x"\n')
         (site.folder / "secrets.toml").write_text('webhook_token = "s3cret"')
         os.chmod(site.folder / "secrets.toml", 0o644)
-        assert "✗ notifications" in lines()
+        assert "✗ notification " in lines()
         assert "(mode 644)" in lines()
 
 
