@@ -23,7 +23,6 @@ from typing import Any, Final
 
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.agent.control import is_paused
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.notification.channels import Channel, channels_of
@@ -99,16 +98,19 @@ class SiteWatch:
         return Seen(holds, ("held/",))
 
     def _absent(self, status: Mapping[str, Any]) -> Seen:
-        """Of the study that the status is about; what was told of others stays as it is."""
-        study, state = status["study"], status["state"]
-        if not study or state in ("idle", "stopped"):
+        """Of the study that the status is about, once it is refused, fails, is served or has ended.
+
+        What was told of others stays as it is, and so it does in any state that will pass by itself.
+        """
+        study, state, why = status["study"], status["state"], str(status["why"] or "")
+        if not study or state not in (*_ABSENT, "serving", "finished"):
+            return Seen()
+        if state in _ABSENT and any(words in why for words in _TEMPORARY):
             return Seen()
         name, _, digest = study.rpartition("-")
         facts = {"study": name, "digest": digest}
         over = [f"{other}/{study}/" for other in _ABSENT]
-        why = str(status["why"] or "")
-        waits = any(words in why for words in _TEMPORARY) or is_paused(self._site.state)
-        if state not in _ABSENT or waits:
+        if state not in _ABSENT:
             return Seen({}, over)
         if state == "refused":  # its words are the policy's, which the study centre reads, too
             event = Event(

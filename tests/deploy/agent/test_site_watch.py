@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from secfed.cli.app import app
 from secfed.deploy.admission.approvals import Approvals
-from secfed.deploy.agent import control
+from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent.control import make_state_folder
 from secfed.deploy.agent.site_watch import SiteWatch, newest_standings, notifier_of
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
@@ -27,11 +27,13 @@ from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.interface import Rdp
 from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger.ledger import Ledger
+from secfed.errors import ConfigError, SecfedError
 from secfed.runs.run_folder import ledger_file
 from tests.deploy.agent_case import BUDGETED, NAMES, Centre, permit
 from tests.deploy.enrol_case import enrolled
 from tests.deploy.link_case import wait_until
 from tests.deploy.notify_case import NOW, MailServer, WebServer, free_port, served
+from tests.ports import without_metrics
 
 DIGEST = "11" * 32
 STUDY = f"heart-1-{DIGEST}"
@@ -123,10 +125,18 @@ def test_a_refusal_is_told_with_the_policys_words_and_a_failure_without(watched:
     assert len(watched.told) == 1
 
 
-def test_a_pause_is_no_refusal(watched: Watched) -> None:
-    control.pause(watched.site.state)
-    watched.board.set(study=STUDY, state="refused", why="this site has paused its agent")
-    assert watched.kinds() == []
+@pytest.mark.parametrize("why", ["this site has paused its agent", "study 'heart-1' waits for the hours"])
+def test_what_passes_by_itself_is_no_refusal_and_ends_none(watched: Watched, why: str) -> None:
+    steps = []
+    for state, said in (
+        ("refused", f"{why}. Remedy: wait"),
+        ("refused", "no"),
+        ("paused", why),
+        ("refused", "no"),
+    ):
+        watched.board.set(study=STUDY, state=state, why=said)
+        steps.append(watched.kinds())
+    assert steps == [[], ["study.refused"], [], []]
 
 
 def test_a_low_budget_is_told_once_and_again_after_more_was_left(
@@ -256,6 +266,40 @@ class TestCommand:
         os.chmod(site.folder / "secrets.toml", 0o644)
         assert "✗ notification " in lines()
         assert "(mode 644)" in lines()
+
+
+class Idle:
+    """In the agent's place: it does nothing, or fails."""
+
+    error: SecfedError | None = None
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def run(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("error", [None, ConfigError("a file is wrong")])
+def test_secfed_agent_run_tells_also_what_began_just_before_its_end(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, error: SecfedError | None
+) -> None:
+    monkeypatch.setattr(agent_module, "Agent", Idle)
+    monkeypatch.setattr(Idle, "error", error)
+    monkeypatch.setattr("secfed.deploy.transport.json_log.log_as_json", lambda *_, **__: None)
+    with served(WebServer()) as web:
+        site = configure(watched.site, f'[webhook]\nurl = "{web.url}"\n')
+        without_metrics(site.folder)
+        Approvals(site.approvals_path).hold("heart-1", bytes.fromhex(DIGEST), NOW)
+        for _ in range(2):
+            assert secfed("agent", "run", site.folder).exit_code == (0 if error is None else 2)
+        # The certificates of these tests are long over, which is told, too.
+        assert [event["subject"] for event in web.events].count("heart-1") == 1
+        assert web.events[0]["source"] == f"secfed:site:{site.name}"
 
 
 class TestAgent:
