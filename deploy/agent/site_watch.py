@@ -37,6 +37,7 @@ from secfed.runs.run_folder import ledger_file
 log = logging.getLogger("secfed.notification")
 
 _ENOUGH: Final = 1.25  # a budget that is this much above the mark is no longer low: it may waver at the mark
+_UNREADABLE: Final = (SecfedError, OSError, ValueError, TypeError)  # half written, or damaged
 _TAIL_BYTES: Final = 1 << 16  # of a ledger; its newest payment is near the end
 _ABSENT: Final = ("refused", "failed")
 _TEMPORARY: Final = ("Remedy: wait", "Remedy: at the site: secfed agent approve")  # no refusal for good
@@ -70,12 +71,7 @@ class SiteWatch:
         for part in parts:
             try:
                 seen += part()
-            except (
-                SecfedError,
-                OSError,
-                ValueError,
-                TypeError,
-            ) as error:  # damaged: the agent itself says so
+            except _UNREADABLE as error:  # the agent itself says so
                 log.debug("not looked at: %s", error)
         return seen
 
