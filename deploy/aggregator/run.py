@@ -37,7 +37,7 @@ from secfed.records.transcript import (
     SumRecord,
     Transcript,
 )
-from secfed.runs.aggregator_saw import what_the_aggregator_saw
+from secfed.runs.aggregator_saw import what_the_aggregator_saw, why_no_metrics
 from secfed.runs.final_model import final_frame
 from secfed.runs.machine import machine
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
@@ -200,6 +200,7 @@ class CentralRun:
             sums=len(sums),
             survivors=[len(record.survivors) for record in sums],
             layouts=(plan.layout for plan in plans),
+            words=algorithm.field_words(),
         )
         return RunReport(
             study=study.name,
@@ -208,7 +209,7 @@ class CentralRun:
             sites=self._central.names,
             rounds=tuple(self._reports[number] for number in sorted(self._reports)),
             final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
-            saw=saw,
+            saw=f"{saw} {why_no_metrics(study.protection.kind)}".rstrip(),
             initial=metrics.get(0),
             closing_aborted=closing[0] if closing else None,
             start=study.model.start_sha256,

@@ -36,7 +36,7 @@ LEDGER = ChainType("ledger", labels.LEDGER_CHAIN, labels.SIGN_LEDGER)
 BUDGETS = "budgets"  # the limits in force from here on
 SPENT = "spent"  # one event, paid before it happened
 REFUSED = "refused"  # an event that a budget did not cover
-UNPROTECTED = "unprotected"  # fields that left in a sum without noise, by the study's explicit choice
+UNPROTECTED = "unprotected"  # fields that left in a sum without noise: by choice, or undeclared
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
 _ANEW: Final = (

@@ -24,7 +24,9 @@ def tell_person(console: Console) -> Callable[..., None]:
             case "started" | "resumed":
                 text = f"{event}: serving at {facts['address']}"
                 if not facts.get("reads_sums", True):
-                    text += "; only the hospitals can read the sums, so there are no metrics here"
+                    text += (
+                        "; only the hospitals can read the sums, so there are no metrics and no losses here"
+                    )
             case "waiting":
                 text = f"waiting for {plural(facts['needed'], 'hospital')}; there now: {sites or 'none'}"
                 text = f"{_where(facts)}{text}{_why(facts)}"

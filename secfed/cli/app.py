@@ -24,6 +24,7 @@ _PANELS: Final = {
         "init": "Write a study and a policy for a table, and look at its records.",
         "simulate": "Run a study on this machine: all hospitals, the aggregator and their protocol.",
         "sweep": "Run a study with every combination of settings and seeds, side by side.",
+        "new": "Write an algorithm, a model or a data set of your own that works, to be changed.",
         "algorithms": "List what a study file can name: algorithms, models, data sets, options.",
         "attack": "Play a malicious aggregator and its helpers against real sessions.",
         "bench": "Measure what a protection costs on this machine, as ratios within one run.",

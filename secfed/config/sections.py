@@ -144,9 +144,9 @@ class ProtectionSection(Strict):
                     )
         if self.sites_per_round is not None and not self.traits.aggregator_reads_sums:
             raise ConfigError(
-                f"protection.sites_per_round: under {self.name} protection the sites keep the model, and one "
-                "that the last rounds do not ask would be left with an older one",
-                remedy='set protection.name = "masked", or remove it',
+                f"protection.sites_per_round: where only the sites read sums ({self.kind}) they keep the "
+                "model, and one that the last rounds do not ask would be left with an older one",
+                remedy='set protection.name = "masked" and protection.reveal = "aggregator", or remove it',
             )
         if self.graph == "complete" and self.dropout_rate != DROPOUT_RATE:
             raise ConfigError(

@@ -178,6 +178,8 @@ OF_MEANS: dict[str, tuple[str, tuple[str, ...]]] = {
     "fedprox": ("", ("none", "record", "group", "site")),
     "fedadam": ("", ("none", "site")),
     "fedyogi": ("", ("none",)),
+    "fedadagrad": ("", ("none",)),
+    "fedavgm": ("", ("none",)),
     "fednova": ("", ("none",)),
     "scaffold": ("", ("none", "record")),
     "fedbn": ('local_layers = ["1"]', ("none", "record")),

@@ -83,7 +83,7 @@ def _warnings(report: Report) -> list[doc.Block]:
             blocks.append(doc.Alert(tone, f"{title} {shown}", lines))
 
     if report.bare:
-        title = "Left without noise, by the studies' explicit choice"
+        title = "Left without noise"
         blocks.append(doc.Alert("warn", title, tuple(releases.bare_lines(report))))
     without = [one.name for one in studies if one.settings_recorded and one.privacy is None]
     warn("warn", "No differential privacy in study", without, _TEXTS["no_privacy"])

@@ -64,7 +64,7 @@ class StudySpend:
 
 @dataclass(frozen=True)
 class Bare:
-    """Fields that left without noise, by the study's explicit choice."""
+    """Fields that left without noise, as the site noted it."""
 
     site: str
     dataset: str

@@ -147,11 +147,11 @@ def names(values: Sequence[str], most: int = 6) -> str:
     return f"{', '.join(values[:most])} and {len(values) - most} more"
 
 
-_GROUPS: Final = {"update": "the model update", "eval": "the evaluation", "grad": "the gradient"}
-
-
 def fields(layout: Sequence[str]) -> str:
-    """Fields by what they belong to: a model has many parameter fields, and they say little one by one."""
+    """Fields by the beginning of their names: a model has many, and they say little one by one.
+
+    Not in words: the records do not say what an algorithm means by a name.
+    """
     if not layout:
         return "not recorded"
     groups: dict[str, list[str]] = {}
@@ -161,9 +161,9 @@ def fields(layout: Sequence[str]) -> str:
     for group, members in groups.items():
         if not group:
             parts.append(names(members, 8))
-        elif len(members) <= 3 and group not in ("update", "grad"):
+        elif len(members) <= 3:
             parts.append(", ".join(members))
         else:
-            what = _GROUPS.get(group, f"\N{LEFT DOUBLE QUOTATION MARK}{group}\N{RIGHT DOUBLE QUOTATION MARK}")
-            parts.append(f"{plural(len(members), 'field')} of {what}")
+            quoted = f"\N{LEFT DOUBLE QUOTATION MARK}{group}\N{RIGHT DOUBLE QUOTATION MARK}"
+            parts.append(f"{plural(len(members), 'field')} of {quoted}")
     return "; ".join(parts)

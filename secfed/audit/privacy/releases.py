@@ -33,7 +33,7 @@ def study_names(report: Report) -> list[str]:
 
 
 def bare_lines(report: Report) -> list[str]:
-    """What left without noise by explicit choice: one line per study, exchange and set of fields."""
+    """What left without noise, as the sites noted it: one line per study, exchange and set of fields."""
     return [
         f"Study {study}, exchange {exchange}, {phrases.rounds(rounds)}: {phrases.fields(fields)} "
         f"\N{EN DASH} {sites}"

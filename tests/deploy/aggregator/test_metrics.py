@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer
+from secfed.cli.aggregate_log import tell_person
 from secfed.runs.run_report import RoundReport, SilentObserver
+from secfed.terminal.tables import summary
 from secfed.wire.layout import Exchange, Totals
 from tests.deploy.central_case import Crash, Hospitals, LocalCarrier, crash_at
 
@@ -79,3 +83,24 @@ def gone_from_round(hospitals: Hospitals, number: int, monkeypatch: pytest.Monke
         hospitals.down = {name: {"train"} for name in hospitals.names[:2]} if started >= number else {}
 
     monkeypatch.setattr(LocalCarrier, "start_round", start_round)
+
+
+@pytest.mark.parametrize("protection", ["masked", "closed"])
+def test_one_sentence_says_why_an_aggregator_that_reads_no_sums_has_no_metrics(
+    protection: str, tmp_path: Path
+) -> None:
+    hospitals, told = Hospitals(tmp_path, protection_name=protection, rounds=1), StringIO()
+    report = hospitals.run()
+    sentence = (
+        "Only the hospitals can read the sums, so there are no metrics, no losses and no model here: "
+        "every hospital has the model."
+    )
+    console = Console(file=told, width=400)
+    console.print(summary(console, report))
+    tell_person(console)("started", address="h:1", reads_sums=protection == "masked")
+    is_closed = protection == "closed"
+    for text in (report.saw, (hospitals.out / "run.json").read_text(), told.getvalue()):
+        assert (sentence in text) == is_closed
+    assert ("there are no metrics and no losses here" in told.getvalue()) == is_closed
+    assert bool(report.final) != is_closed
+    assert (hospitals.out / "model.safetensors").is_file() != is_closed

@@ -38,6 +38,7 @@ class TestFile:
         assert list(found.algorithms) == ["fedavg"]
         assert [item.name for item in found.data] == ["heart"]
         assert len(found.hours) == 1
+        assert found.protection.reveal == ("sites",)  # and so for every line that insists on something
 
     @pytest.mark.parametrize(
         ("text", "message"),

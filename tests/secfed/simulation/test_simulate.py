@@ -176,6 +176,14 @@ def test_no_sum_at_all_is_an_error() -> None:
         run(study(), None, "hospital-1@train", "hospital-2@train")
 
 
+def test_a_study_whose_every_round_was_given_up_is_no_result(tmp_path: Path) -> None:
+    drops = [f"hospital-{site}@train:{number}" for site in (1, 2) for number in (1, 2, 3)]
+    with pytest.raises(RoundAborted, match="all 3 rounds were given up, so there is no trained model"):
+        run(study(), tmp_path, *drops)  # though the closing evaluation came to a sum
+    assert not (tmp_path / "run.json").exists()
+    assert not (tmp_path / "model.safetensors").exists()
+
+
 def test_zero_rounds_only_evaluate(tmp_path: Path) -> None:
     report = run(study().replace("study.rounds", 0), tmp_path / "out")
     assert report.rounds == ()
