@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from secfed.cli.app import app
 from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent.control import make_state_folder
-from secfed.deploy.agent.site_watch import SiteWatch, newest_standings, notifier_of
+from secfed.deploy.agent.site_watch import SiteWatch, newest_payment, notifier_of
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -139,37 +140,49 @@ def test_what_passes_by_itself_is_no_refusal_and_ends_none(watched: Watched, why
     assert steps == [[], ["study.refused"], [], []]
 
 
+def paying(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[object]]:
+    """Says what the newest payment brought a budget to; what is then told of it: percent that are left."""
+
+    def paid(epsilon: float, *, limit: float = 20.0, ago_days: int = 0) -> list[object]:
+        permit(watched.site, policy=BUDGETED.replace("20.0", f"{limit}\nperiod_days = 30"))
+        budget = {"epsilon": 20.0, "delta": 1e-4, "period_days": 30, "protects": "record"}
+        other = {**budget, "period_days": None, "spent": {"epsilon": 99.0}}
+        after = [other, {**budget, "spent": {"epsilon": epsilon}}]
+        time_s = NOW.timestamp() - ago_days * 86_400
+        monkeypatch.setattr(SiteWatch, "_payment", lambda *_: {"time_s": time_s, "after": after})
+        return [event.facts["left_percent"] for event in watched.new()]
+
+    return paid
+
+
 def test_a_low_budget_is_told_once_and_again_after_more_was_left(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    permit(watched.site, policy=BUDGETED)
-    spent = {"epsilon": 0.0}
-    standing = {"epsilon": 20.0, "delta": 1e-4, "period_days": None, "protects": "record", "spent": spent}
-    monkeypatch.setattr(SiteWatch, "_standings", lambda *_: [standing, {**standing, "epsilon": None}])
-    told = []
-    for now in (15.9, 16.0, 16.1, 19.0, 15.8, 16.2, 14.9, 25.0):
-        spent["epsilon"] = now
-        told.append([event.facts["left_percent"] for event in watched.new()])
-    assert told == [[], [], [19], [], [], [], [], [0]]
+    paid = paying(watched, monkeypatch)
+    spent = (15.9, 16.0, 16.1, 19.0, 15.8, 16.2, 14.9, 25.0)
+    assert [paid(epsilon) for epsilon in spent] == [[], [], [19], [], [], [], [], [0]]
+    assert [paid(25.0, limit=limit) for limit in (40.0, 30.0)] == [[], [16]]
+    assert [paid(25.0, ago_days=days) for days in (30, 31, 30)] == [[], [], [0]]
 
 
 def test_the_newest_payment_is_found_in_a_ledger(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     site = watched.site
-    permit(site, policy=BUDGETED)
+    permit(site, policy=BUDGETED.replace("20.0", "4.0"))
     path = ledger_file(site.state, "wards")
     assert watched.kinds() == []
     ledger = Ledger(path, site.identity(None), "wards", [Budget(4.0, 1e-4)], accountant=Rdp())
-    assert newest_standings(path) == []
-    event = Gaussian(Adjacency.ADD_OR_REMOVE_RECORD, 1.2, 1)
-    ledger.spend(event, study=STUDY, round_number=1, exchange="update")
+    assert newest_payment(path) == {}
+    for number in (1, 2):
+        event = Gaussian(Adjacency.ADD_OR_REMOVE_RECORD, 1.7, 1)
+        entry = ledger.spend(event, study=STUDY, round_number=number, exchange="update")
     (told,) = watched.new()
     assert told.kind == "budget.low"
-    assert told.text.endswith("epsilon 4 for each record in all")
-    (found,) = newest_standings(path)
-    with path.open("ab") as stream:  # what a crash leaves, and many other entries
+    assert told.text.endswith("of data set wards: epsilon 4 for each record in all")
+    assert newest_payment(path) == entry.body
+    with path.open("ab") as stream:  # many other entries, and what a crash leaves
         stream.write(b'{"kind":"unprotected","body":{}}\n' * 4000 + b'{"kind":"sp')
     monkeypatch.setattr("secfed.deploy.agent.site_watch._TAIL_BYTES", 64)
-    assert newest_standings(path) == [found]
+    assert newest_payment(path) == entry.body
 
 
 def test_certificates_are_told_four_weeks_ahead_and_when_they_have_ended(watched: Watched) -> None:
