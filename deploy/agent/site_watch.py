@@ -12,17 +12,15 @@ It reads and never writes, and what it cannot read is not over.
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.agent.budget_watch import BudgetWatch
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.notification.channels import Channel, channels_of
@@ -30,19 +28,11 @@ from secfed.deploy.notification.message import Event, Fact
 from secfed.deploy.notification.notifier import LOOK_S, Notifier
 from secfed.deploy.notification.outbox import OUTBOX_FILE, Outbox, Seen
 from secfed.deploy.pki.certificate_checks import Expiry, Urgency
-from secfed.deploy.policy.policy import Policy
-from secfed.dp.ledger.ledger import SPENT
 from secfed.errors import SecfedError
-from secfed.runs.run_folder import ledger_file
-
-if TYPE_CHECKING:
-    from secfed.dp.accounting.budget import Budget
 
 log = logging.getLogger("secfed.notification")
 
-_ENOUGH: Final = 1.25  # a budget that is this much above the mark is no longer low: it may waver at the mark
 _UNREADABLE: Final = (SecfedError, OSError, ValueError, TypeError, KeyError)  # half written, or damaged
-_TAIL_BYTES: Final = 1 << 16  # of a ledger; its newest payment is near the end
 _ABSENT: Final = ("refused", "failed")
 _TEMPORARY: Final = ("Remedy: wait", "Remedy: at the site: secfed agent approve")  # no refusal for good
 
@@ -60,7 +50,7 @@ class SiteWatch:
         self._site, self._board, self._now, self._clock = site, board, now, clock
         self._settings = site.settings.notifications
         self._heard_s = clock()  # when the aggregator was last known to be there
-        self._payments: dict[Path, tuple[tuple[int, int], Mapping[str, Any]]] = {}
+        self._budgets = BudgetWatch(site, now)
 
     def look(self) -> Seen:
         """Everything that holds now."""
@@ -68,7 +58,7 @@ class SiteWatch:
         parts: tuple[Callable[[], Seen], ...] = (
             self._held,
             lambda: self._absent(status),
-            self._budgets,
+            self._budgets.look,
             self._certificates,
             lambda: self._silence(status),
         )
@@ -125,60 +115,6 @@ class SiteWatch:
             event = Event("study.failed", name, text, "see: secfed agent status, secfed site check", facts)
         return Seen({f"{state}/{study}/": event}, over)
 
-    def _budgets(self) -> Seen:
-        """The policy's budgets as they are now, against what the newest payment says was spent of each."""
-        holds, over, mark = {}, [], self._settings.low_budget
-        policy = Policy.load(self._site.policy_path)
-        for data in policy.data:
-            payment = self._payment(ledger_file(self._site.state, data.name))
-            for budget in policy.budgets(data.name) if payment else ():
-                if budget.epsilon is None:
-                    continue
-                left, limit = budget.epsilon - self._spent(payment, budget), budget.epsilon
-                days, protects = budget.period_days, budget.protects
-                key = f"budget/{data.name}/{protects}/{budget.delta:g}/{days}/"  # also with another limit
-                if left < mark * limit:
-                    percent = max(0, math.floor(100 * left / limit))
-                    span = "in all" if days is None else f"in {days} days"
-                    text = f"{percent} % is left of a budget of data set {data.name}: epsilon {limit:g} "
-                    holds[key] = Event(
-                        "budget.low",
-                        data.name,
-                        f"{text}for each {protects} {span}",
-                        "secfed agent status shows it; studies that need more will be refused",
-                        {"data": data.name, "left_percent": percent, "epsilon": limit, "period_days": days},
-                    )
-                elif left >= min(1.0, _ENOUGH * mark) * limit:
-                    over.append(key)
-        return Seen(holds, over)
-
-    def _spent(self, payment: Mapping[str, Any], budget: Budget) -> float:
-        """What counts of a budget: all of it until its period has passed since the newest payment."""
-        days, paid_s = budget.period_days, payment.get("time_s", 0)
-        if days is not None and self._now().timestamp() - paid_s > days * 86_400:
-            return 0.0
-        same = (str(budget.protects), days, budget.delta)
-        spent = 0.0
-        for one in payment.get("after", ()):
-            if (one.get("protects"), one.get("period_days"), one.get("delta")) == same and one.get("spent"):
-                spent = max(spent, float(one["spent"]["epsilon"]))
-        return spent
-
-    def _payment(self, path: Path) -> Mapping[str, Any]:
-        """The newest payment in a ledger; read again when the file has changed.
-
-        Not verified: the agent verifies it with each payment, and here nothing is decided by it.
-        """
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            return {}
-        version = (found.st_mtime_ns, found.st_size)
-        known = self._payments.get(path)
-        if known is None or known[0] != version:
-            known = self._payments[path] = version, newest_payment(path)
-        return known[1]
-
     def _certificates(self) -> Seen:
         now, holds = self._now(), {}
         own, joined = self._site.tls.certificate(), self._site.consortium()
@@ -218,25 +154,6 @@ class SiteWatch:
             {"silent_s": int(silent_s)},
         )
         return Seen({"silent": event})
-
-
-def newest_payment(path: Path) -> Mapping[str, Any]:
-    """The newest payment in a ledger; empty before the first."""
-    with path.open("rb") as stream:
-        end = stream.seek(0, 2)
-        size = _TAIL_BYTES
-        while True:
-            start = stream.seek(max(0, end - size))
-            for line in reversed(stream.read(end - start).splitlines()):
-                try:
-                    entry = json.loads(line)
-                    if entry["kind"] == SPENT and isinstance(entry["body"], dict):
-                        return entry["body"]
-                except (ValueError, KeyError, TypeError):
-                    continue  # the first line of a part, or one that is half written
-            if start == 0:
-                return {}
-            size *= 4
 
 
 def site_channels(site: SiteFolder) -> tuple[Channel, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import socketserver
 import ssl
@@ -22,6 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+
+from secfed.deploy.enrolment.site_folder import SiteFolder
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
@@ -174,3 +177,19 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
         return port
+
+
+def configure(site: SiteFolder, text: str) -> SiteFolder:
+    """The site with these sections instead of what it had."""
+    path = site.folder / "site.toml"
+    kept = re.split(r"(?m)^\[(?:notifications|webhook|email)\]", path.read_text())[0]
+    path.write_text(kept + text)
+    return SiteFolder(site.folder)
+
+
+def mailing(server: MailServer) -> str:
+    """``[email]`` of this server."""
+    return (
+        f'[email]\nhost = "127.0.0.1"\nport = {server.port}\nstarttls = false\n'
+        'sender = "secfed@uk.example"\nto = ["it@uk.example"]\n'
+    )
