@@ -14,6 +14,7 @@ from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent.control import make_state_folder
 from secfed.deploy.agent.site_watch import notifier_of
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.notification.outbox import OUTBOX_FILE
