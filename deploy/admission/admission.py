@@ -51,7 +51,7 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         ConfigError: settings that cannot be carried out, or a policy or approvals that cannot be read.
         MalformedMessage: settings that are not those of the study that was named.
     """
-    policy = Policy.load(site.policy_path)
+    policy = site.policy.load()
     text, study = read_study(policy, settings)
     if study_id(study) != named:
         raise MalformedMessage("the study's settings do not have the digest that its id names")
@@ -109,7 +109,7 @@ def read_study(policy: Policy, settings: bytes) -> tuple[str, Study]:
 
 def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -> None:
     """Check a study again, before new work: hours pass, and the policy's file and approvals change."""
-    policy = Policy.load(site.policy_path)
+    policy = site.policy.load()
     policy.enforce(study, now, sites=sites)
     Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from secfed.config.schema import Strict, checked
+from secfed.deploy.policy.absence import HELD_TEXT
 from secfed.errors import ConfigError, PolicyRefused
 from secfed.storage import private_files
 
@@ -174,7 +175,7 @@ class Approvals:
             return Decision("", text, ApprovalState.WITHDRAWN, now)
 
     def require(self, name: str, digest: bytes, now: datetime, *, manual: bool, near_twins: str = "") -> None:
-        """Let a study through, or hold it. ``PolicyRefused``: it was withdrawn, or waits for a decision."""
+        """Let a study through, or hold it. ``PolicyRefused``: it was refused, or waits for a decision."""
         content = self._read()
         entry = content.studies.get(digest.hex())
         if entry is not None and not entry.name:  # it was refused before it asked
@@ -187,12 +188,12 @@ class Approvals:
         by_name = name in content.refused_names and state is not ApprovalState.APPROVED
         if by_name or state is ApprovalState.WITHDRAWN:
             raise PolicyRefused(
-                f"study {name!r} was withdrawn at this site", remedy="ask this site", keys=("approval",)
+                f"study {name!r} was refused at this site", remedy="ask this site", keys=("approval",)
             )
         if manual and (entry is None or not entry.approves(near_twins)):
             self.hold(name, digest, now, near_twins=near_twins)
             raise PolicyRefused(
-                f"study {name!r} waits for the approval of this site",
+                f"study {name!r} {HELD_TEXT}",
                 remedy=f"at the site: secfed agent approve {digest.hex()[:16]}",
             )
 

@@ -7,17 +7,15 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from secfed.deploy.agent.budgets import left_after
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.notification.message import Event
 from secfed.deploy.notification.outbox import Seen
 from secfed.deploy.policy.policy import Policy
 from secfed.dp.ledger.ledger import SPENT
 from secfed.runs.run_folder import ledger_file
-
-if TYPE_CHECKING:
-    from secfed.dp.accounting.budget import Budget
 
 _ENOUGH: Final = 1.25  # a budget that is this much above the mark is no longer low: it may waver at the mark
 _TAIL_BYTES: Final = 1 << 16  # of a ledger; its newest payment is near the end
@@ -36,38 +34,30 @@ class BudgetWatch:
         policy = Policy.load(self._site.policy_path)
         for data in policy.data:
             payment = self._payment(ledger_file(self._site.state, data.name))
-            for budget in policy.budgets(data.name) if payment else ():
-                if budget.epsilon is None:
-                    continue
-                left, limit = budget.epsilon - self._spent(payment, budget), budget.epsilon
-                days, protects = budget.period_days, budget.protects
-                key = f"budget/{data.name}/{protects}/{budget.delta:g}/{days}/"  # also with another limit
-                if left < mark * limit:
-                    percent = max(0, math.floor(100 * left / limit))
+            after, paid_s = payment.get("after", ()), payment.get("time_s")
+            budgets = policy.budgets(data.name) if payment else ()
+            for item in left_after(data.name, budgets, after, paid_s, self._now()):
+                days = item.period_days
+                key = f"budget/{item.data}/{item.protects}/{item.delta:g}/{days}/"  # also with another limit
+                if item.left < mark * item.limit:
+                    percent = math.floor(100 * item.left / item.limit)
                     span = "in all" if days is None else f"in {days} days"
-                    text = f"{percent} % is left of a budget of data set {data.name}: epsilon {limit:g} "
                     holds[key] = Event(
                         "budget.low",
-                        data.name,
-                        f"{text}for each {protects} {span}",
+                        item.data,
+                        f"{percent} % is left of a budget of data set {item.data}: "
+                        f"epsilon {item.limit:g} for each {item.protects} {span}",
                         "secfed agent status shows it; studies that need more will be refused",
-                        {"data": data.name, "left_percent": percent, "epsilon": limit, "period_days": days},
+                        {
+                            "data": item.data,
+                            "left_percent": percent,
+                            "epsilon": item.limit,
+                            "period_days": days,
+                        },
                     )
-                elif left >= min(1.0, _ENOUGH * mark) * limit:
+                elif item.left >= min(1.0, _ENOUGH * mark) * item.limit:
                     over.append(key)
         return Seen(holds, over)
-
-    def _spent(self, payment: Mapping[str, Any], budget: Budget) -> float:
-        """What counts of a budget: all of it until its period has passed since the newest payment."""
-        days, paid_s = budget.period_days, payment.get("time_s", 0)
-        if days is not None and self._now().timestamp() - paid_s > days * 86_400:
-            return 0.0
-        same = (str(budget.protects), days, budget.delta)
-        spent = 0.0
-        for one in payment.get("after", ()):
-            if (one.get("protects"), one.get("period_days"), one.get("delta")) == same and one.get("spent"):
-                spent = max(spent, float(one["spent"]["epsilon"]))
-        return spent
 
     def _payment(self, path: Path) -> Mapping[str, Any]:
         """The newest payment in a ledger; read again when the file has changed.

@@ -28,13 +28,13 @@ from secfed.deploy.notification.message import Event, Fact
 from secfed.deploy.notification.notifier import LOOK_S, Notifier
 from secfed.deploy.notification.outbox import OUTBOX_FILE, Outbox, Seen
 from secfed.deploy.pki.certificate_checks import Expiry, Urgency
+from secfed.deploy.policy.absence import Absence
 from secfed.errors import SecfedError
 
 log = logging.getLogger("secfed.notification")
 
 _UNREADABLE: Final = (SecfedError, OSError, ValueError, TypeError, KeyError)  # half written, or damaged
-_ABSENT: Final = ("refused", "failed")
-_TEMPORARY: Final = ("Remedy: wait", "Remedy: at the site: secfed agent approve")  # no refusal for good
+_ABSENT: Final = (Absence.REFUSED, Absence.FAILED)
 
 
 class SiteWatch:
@@ -95,14 +95,12 @@ class SiteWatch:
         study, state, why = status["study"], status["state"], str(status["why"] or "")
         if not study or state not in (*_ABSENT, "serving", "finished"):
             return Seen()
-        if state in _ABSENT and any(words in why for words in _TEMPORARY):
-            return Seen()
         name, _, digest = study.rpartition("-")
         facts = {"study": name, "digest": digest}
         over = [f"{other}/{study}/" for other in _ABSENT]
         if state not in _ABSENT:
             return Seen({}, over)
-        if state == "refused":  # its words are the policy's, which the study centre reads, too
+        if state == Absence.REFUSED:  # its words are the policy's, which the study centre reads, too
             event = Event(
                 "study.refused",
                 name,

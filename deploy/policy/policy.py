@@ -18,8 +18,9 @@ from zoneinfo import ZoneInfo
 from pydantic import Field
 
 from secfed.config.schema import Options, Strict, checked, suggestion
-from secfed.config.toml_file import read_tables
+from secfed.config.toml_file import tables_of
 from secfed.crypto.attempt import SiteLimits
+from secfed.deploy.policy.absence import WAITING_TEXT
 from secfed.deploy.policy.rules import Anything, Rules, broken, read_rules
 from secfed.deploy.policy.sections import (
     BudgetRules,
@@ -35,6 +36,7 @@ from secfed.deploy.policy.sections import (
 )
 from secfed.dp.accounting.unit import PrivacyUnit, Unit
 from secfed.errors import ConfigError, PolicyRefused
+from secfed.storage import private_files
 
 if TYPE_CHECKING:
     from secfed.dp.accounting.budget import Budget
@@ -91,7 +93,12 @@ class Policy:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a policy file."""
-        tables = read_tables(path, "a policy")
+        return cls.parse(private_files.read(path, "a policy"), path)
+
+    @classmethod
+    def parse(cls, data: bytes, path: Path) -> Self:
+        """A policy file that was read."""
+        tables = tables_of(data, path)
         try:
             return cls._from_tables(tables)
         except ConfigError as error:
@@ -181,8 +188,9 @@ class Policy:
         data = self.data_set(study)
         if found or data is None:
             waits = bool(found) and all(item.temporary for item in found)
+            said = WAITING_TEXT if waits else "is not permitted at this site"
             raise PolicyRefused(
-                f"study {study.name!r} is not permitted at this site: {'; '.join(map(str, found))}",
+                f"study {study.name!r} {said}: {'; '.join(map(str, found))}",
                 remedy="wait" if waits else "change the study, or ask this site to change its policy",
                 keys=tuple(item.key for item in found if not item.temporary),
             )

@@ -20,16 +20,16 @@ from secfed.deploy.admission import kept_offers, near_twins
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent import control
+from secfed.deploy.agent.budgets import ledger_standings
 from secfed.deploy.agent.control import make_state_folder, only_agent
-from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard, read_status
+from secfed.deploy.agent.site_metrics import SiteMetrics
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.policy.policy import Policy
+from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
-from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
-from secfed.runs.run_folder import ledger_file
 from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
@@ -43,7 +43,7 @@ RefusedName = Annotated[str, typer.Argument(metavar="STUDY", help=_REFUSED_NAME,
 
 _STOP_S = 60.0
 _LONGEST_POLL_S = 86_400.0
-_STATES = {"permitted": "permitted by the policy"}
+_STATES = {"permitted": "permitted by the policy", "withdrawn": "refused"}
 _COLOURS = {"held": "yellow", "withdrawn": "red", "approved": "green"}
 
 
@@ -72,7 +72,7 @@ def run(
         log_as_json(site.settings.agent.log_level, words=lambda text: located(text, site.folder))
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
-        metrics = MetricsServer(board, port) if port else None
+        metrics = MetricsServer(port, board, SiteMetrics(site)) if port else None
         notifier = notifier_of(site, board, messages.utc_now)
         try:
             if notifier is not None:
@@ -235,7 +235,10 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     content["running"] = control.running(site.state) is not None
     content["paused"] = control.is_paused(site.state)
     content["now"] = now_at_hospital(content)
-    content["budgets"] = _budgets(site)
+    try:
+        content["budgets"] = ledger_standings(site)
+    except ConfigError as error:  # a running agent goes on with the last valid policy
+        content["budgets"], content["policy_error"] = [], str(error)
     approvals = Approvals(site.approvals_path)
     content["studies"] = [
         {
@@ -250,21 +253,6 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     refused = approvals.refused_names()
     content["refused_names"] = [{"name": one.name, "since": one.since.isoformat()} for one in refused]
     return content
-
-
-def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
-    """Where every ledger stands, as its newest payment says; the chain is verified."""
-    budgets = []
-    for data in Policy.load(site.policy_path).data:
-        path = ledger_file(site.state, data.name)
-        if not path.is_file():
-            continue
-        with path.open("rb") as lines:
-            entries = verify(lines, site.request().identity_key, owner=site.name)
-        payments = [entry for entry in entries if entry.kind == SPENT]
-        standings = payments[-1].body.get("after", []) if payments else []
-        budgets.append({"data": data.name, "payments": len(payments), "standings": standings})
-    return budgets
 
 
 def _ago(time_s: float) -> str:
@@ -317,6 +305,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             cohort = len(item.get("survivors", ()))
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
+    if content.get("policy_error"):
+        line("Policy", located(content["policy_error"], folder))
+        line("", "a running agent goes on with the last valid policy; one that starts now serves nothing")
     for item in content["budgets"]:
         from secfed.audit.privacy.phrases import number_up  # it takes a while to load
 

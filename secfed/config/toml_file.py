@@ -18,8 +18,13 @@ def read_tables(path: Path, what: str) -> dict[str, Any]:
 
     ConfigError: unreadable, not TOML, nested too deeply, or with a number beyond 64 bits.
     """
+    return tables_of(private_files.read(path, what), path)
+
+
+def tables_of(data: bytes, path: Path) -> dict[str, Any]:
+    """The tables of a TOML file that was read; ConfigError as in :func:`read_tables`."""
     with _explained(str(path)):
-        tables = tomllib.loads(private_files.read(path, what).decode("utf-8-sig"))  # some editors begin so
+        tables = tomllib.loads(data.decode("utf-8-sig"))  # some editors begin so
         private_files.check_depth(tables)
     key = _beyond_64_bits(tables)
     if key is not None:  # Python would not even write out 0xfff... of 5,000 digits

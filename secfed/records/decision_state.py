@@ -139,7 +139,7 @@ class DecisionState:
         said = self._persons.get(digest) or self._persons.get(name)
         if said is not None and not said.approved:
             # It came after the site's files were read, and the log must not say that a study began after it.
-            raise PolicyRefused(f"study {name!r} was withdrawn at this site", keys=("approval",))
+            raise PolicyRefused(f"study {name!r} was refused at this site", keys=("approval",))
         if self._studies.get(digest, ("",))[0] == ACCEPTED:
             return []
         body = {"digest": digest, "name": name, "policy": self._policy, "roster": self._roster}

@@ -23,6 +23,7 @@ RUN_FILE = "run.json"
 MODEL_FILE = "model.safetensors"
 TRANSCRIPT_FILE = "transcript.jsonl"
 DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one
+STUDIES_FOLDER = "studies"  # in the state folder of a hospital
 FIGURES_FOLDER = "figures"
 FIGURES = ("metrics", "participation", "cost")  # of figures.py
 FROM_BACKUP = "from-backup"  # of a hospital: copies of ledgers that do not count, and that those go on from
@@ -55,6 +56,11 @@ def site_of(folder: Path) -> str:
 def ledger_file(folder: Path, dataset: str) -> Path:
     """The ledger of one data set in a site's folder; any name gives one plain file name."""
     return folder / f"ledger-{_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', dataset)}.jsonl"
+
+
+def study_folder(state: Path, study: str) -> Path:
+    """Where a hospital keeps the files of a study; ``study`` is its id (``secfed/study/limits.py``)."""
+    return state / STUDIES_FOLDER / study[: -(64 - 16)]  # the name and 16 digits of the digest
 
 
 def dataset_of(path: Path) -> str:

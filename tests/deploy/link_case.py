@@ -207,10 +207,11 @@ def consortium(
     settings: bytes = b"[study]\n",
     limits: ServerLimits | None = None,
     port: int = 0,
+    removed: Sequence[str] = (),
 ) -> Iterator[Consortium]:
     """A server with the sites in its roster; everything is closed at the end."""
     offer = Offer(STUDY, settings, cap)
-    server = LinkServer(f"localhost:{port}", AUTHORITY.aggregator(), sites, offer, limits)
+    server = LinkServer(f"localhost:{port}", AUTHORITY.aggregator(), sites, offer, limits, removed=removed)
     server.start()
     made = Consortium(server)
     try:

@@ -29,7 +29,6 @@ from tests.deploy.notify_case import NOW
 
 DIGEST = "11" * 32
 STUDY = f"heart-1-{DIGEST}"
-HELD = "study 'heart-1' waits for the approval of this site. Remedy: at the site: secfed agent approve 11"
 
 
 class Watched:
@@ -73,7 +72,7 @@ def test_a_held_study_is_told_until_a_person_decides(watched: Watched) -> None:
     assert event.text == "study heart-1 waits for your approval"
     assert f"secfed agent approve {DIGEST[:16]}" in event.remedy
     # The agent declines it meanwhile: that is not another state.
-    watched.board.set(study=STUDY, state="refused", why=HELD)
+    watched.board.set(study=STUDY, state="held", why="it waits")
     assert watched.kinds() == []
     approvals.approve_what("heart-1", NOW)
     watched.board.set(study=STUDY, state="serving", why=None)
@@ -117,16 +116,11 @@ def test_a_refusal_is_told_with_the_policys_words_and_a_failure_without(watched:
     assert len(watched.told) == 1
 
 
-@pytest.mark.parametrize("why", ["this site has paused its agent", "study 'heart-1' waits for the hours"])
-def test_what_passes_by_itself_is_no_refusal_and_ends_none(watched: Watched, why: str) -> None:
+@pytest.mark.parametrize("state", ["held", "paused", "waiting", "removed", "idle"])
+def test_what_passes_by_itself_is_no_refusal_and_ends_none(watched: Watched, state: str) -> None:
     steps = []
-    for state, said in (
-        ("refused", f"{why}. Remedy: wait"),
-        ("refused", "no"),
-        ("paused", why),
-        ("refused", "no"),
-    ):
-        watched.board.set(study=STUDY, state=state, why=said)
+    for now in (state, "refused", state, "refused"):
+        watched.board.set(study=STUDY, state=now, why="no")
         steps.append(watched.kinds())
     assert steps == [[], ["study.refused"], [], []]
 
