@@ -59,6 +59,7 @@ def run(
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
     from secfed.deploy.agent.agent import Agent
     from secfed.deploy.agent.site_watch import notifier_of
+    from secfed.deploy.enrolment.messages import utc_now
     from secfed.deploy.transport.json_log import log_as_json
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
@@ -72,7 +73,7 @@ def run(
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
         metrics = MetricsServer(port, board, SiteMetrics(site)) if port else None
-        notifier = notifier_of(site, board, messages.utc_now)
+        notifier = notifier_of(site, board, utc_now)
         try:
             if notifier is not None:
                 notifier.start()
