@@ -31,6 +31,8 @@ WORKS = {
     "consortium init {0}/centre --name Heart --aggregator-host heart.example": 0,
     "agent status {0}/site": 0,
     "agent pause {0}/site": 0,
+    "agent notify {0}/site": 2,  # nobody is named
+    "consortium notify {0}/centre": 2,
     "audit verify {0}": 24,  # nothing to verify
     "transcript verify {0}": 2,
 }
