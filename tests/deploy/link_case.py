@@ -36,6 +36,19 @@ def echo(request: LinkRequest) -> Buffer:
     return bytes(request.frame)
 
 
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 class Authority:
     """A CA that signs whatever it is told to."""
 
@@ -43,7 +56,7 @@ class Authority:
         self._ca_key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.certificate = self._sign(
-            self._name, self._ca_key, [], (x509.BasicConstraints(ca=True, path_length=0),), 30.0
+            self._name, self._ca_key, [], (x509.BasicConstraints(ca=True, path_length=0), _SIGNS), 30.0
         )
 
     @cached_property
