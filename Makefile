@@ -3,15 +3,20 @@
 #
 #   PYTHON=...   the interpreter to build .venv with (3.11 or newer)
 #   ARGS=...     extra arguments for pytest (make test) or for every benchmark (make bench)
+#   VENV=...     where the environment is; DEMO=... where the demo's run is: elsewhere, if this folder is read-only
 #   wheelhouse/  when this folder exists, everything is installed from it and no index is asked
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
+DEMO ?= runs/demo
 WHEELHOUSE ?= wheelhouse
 JOBS ?= 2
 ARGS ?=
 
 BIN := $(VENV)/bin
+# pip writes beside what it installs, so of a read-only checkout a copy in the environment is installed.
+READONLY := $(if $(shell test -w . && echo writable),,yes)
+SOURCE := $(if $(READONLY),$(VENV)/source,.)
 PIP_SOURCE := $(if $(wildcard $(WHEELHOUSE)),--no-index --find-links $(WHEELHOUSE),)
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt $(PIP_SOURCE)
 
@@ -22,7 +27,7 @@ DOCS_STAMP := $(VENV)/docs.stamp
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs stress mutants lint format types bench wheelhouse clean
+.PHONY: help setup demo test docs stress mutants lint format types bench release wheelhouse clean
 
 help:
 	@echo "make demo        install the core, then train one protected study on four hospitals"
@@ -34,46 +39,56 @@ help:
 	@echo "make format      ruff: apply the formatting and the safe fixes"
 	@echo "make types       mypy --strict"
 	@echo "make docs        build the documents as a site, with executed notebooks, in docs/_build/html"
-	@echo "make bench       run every benchmarks/bench_*.py"
+	@echo "make bench       run every benchmarks/bench_*.py, which takes long; tables go to runs/bench"
 	@echo "make wheelhouse  download every pinned wheel into $(WHEELHOUSE)/ for a machine without internet"
+	@echo "make release     wheel, source distribution, pins with hashes, SBOM and provenance, in dist/"
 	@echo "make clean       remove $(VENV), caches, build output and the demo's run"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no python3 found: install Python 3.11 or newer, or set PYTHON=" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is older than Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@mkdir -p "$(VENV)" 2>/dev/null \
+	  || { echo "$(VENV) cannot be made here: name a folder that can be written with VENV=, and one with DEMO=" >&2; exit 1; }
 	@echo "==> creating $(VENV)"
 	@"$(PYTHON)" -m venv "$(VENV)" \
 	  || { rm -rf "$(VENV)"; echo "$(PYTHON) cannot make a virtual environment: install its venv module" >&2; exit 1; }
 
+# A source distribution holds no links; the rooms are found by them in a checkout.
+secfed/%:
+	@ln -s ../$* $@
+
+$(VENV)/source: | $(BIN)/python
+	@mkdir -p $@ && cp -R pyproject.toml README.md LICENSE NOTICE secfed crypto dp algorithms deploy $@ && chmod -R u+w $@
+
 # setuptools comes first and from the pins, so that the build of secfed itself asks no index either.
-$(CORE_STAMP): $(PINS) | $(BIN)/python
+$(CORE_STAMP): $(PINS) | $(BIN)/python secfed/crypto secfed/dp secfed/algorithms secfed/deploy $(filter-out .,$(SOURCE))
 	@echo "==> installing secfed and its core dependencies into $(VENV)"
 	@$(PIP_INSTALL) setuptools
-	@$(PIP_INSTALL) --no-build-isolation --editable .
+	@$(PIP_INSTALL) --no-build-isolation --editable $(SOURCE)
 	@touch $@
 
 $(DEV_STAMP): $(CORE_STAMP)
 	@echo "==> installing every extra and the development tools into $(VENV)"
-	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@$(PIP_INSTALL) --no-build-isolation --editable '$(SOURCE)[dev]'
 	@touch $@
 
 $(DOCS_STAMP): $(CORE_STAMP)
 	@echo "==> installing what builds the documents into $(VENV)"
-	@$(PIP_INSTALL) --no-build-isolation --editable '.[docs,he]'
+	@$(PIP_INSTALL) --no-build-isolation --editable '$(SOURCE)[docs,he]'
 	@touch $@
 
 setup: $(DEV_STAMP)
 
 demo: $(CORE_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/secfed simulate examples/breast-cancer.toml --out runs/demo --overwrite --drop hospital-3@mask:4
-	OMP_NUM_THREADS=1 $(BIN)/secfed audit report runs/demo --out runs/demo/audit-report.html
+	OMP_NUM_THREADS=1 $(BIN)/secfed simulate examples/breast-cancer.toml --out $(DEMO) --overwrite --drop hospital-3@mask:4
+	OMP_NUM_THREADS=1 $(BIN)/secfed audit report $(DEMO) --out $(DEMO)/audit-report.html
 	@echo "Try to break the protection: $(BIN)/secfed attack"
 
 # One thread per process: with $(JOBS) processes on as many cores, more threads only wait for each other.
 test: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(if $(READONLY),-p no:cacheprovider )$(ARGS)
 
 # Three times as many processes as cores: whatever depends on time, order, seed or a port is to show here.
 SEEDS ?= 1 2 3 4 5
@@ -105,10 +120,20 @@ docs: $(DOCS_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+# Every script says how long it took, and the next time before it begins.
 bench: $(DEV_STAMP)
+	@mkdir -p runs/bench
 	@for script in benchmarks/bench_*.py; do \
-	  if [ -e "$$script" ]; then echo "==> $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; fi; \
+	  took=runs/bench/$$(basename "$$script" .py).seconds; \
+	  echo "==> $$script, last time $$(cat "$$took" 2>/dev/null || echo '?') s"; \
+	  began=$$(date +%s); $(BIN)/python "$$script" $(ARGS) || exit 1; \
+	  echo $$(( $$(date +%s) - began )) | tee "$$took" | sed 's/^/    took /; s/$$/ s/'; \
 	done
+	@echo "Tables are in runs/bench; make bench ARGS=--update-docs rewrites those in docs/."
+
+# From the last commit, twice, compared byte for byte. ARGS=--offline asks no index, and writes no hashes.
+release: $(DEV_STAMP)
+	$(BIN)/python .ci/release.py $(ARGS)
 
 # Wheels for this machine's Python and platform. Sources without a wheel are built here, once. The
 # folder appears only when it is complete: half a wheelhouse would make every later setup fail.
@@ -119,5 +144,5 @@ wheelhouse: | $(BIN)/python
 	@rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).part $(WHEELHOUSE)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs/demo docs/_build docs/jupyter_execute
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(DEMO) docs/_build docs/jupyter_execute
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

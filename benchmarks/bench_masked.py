@@ -111,8 +111,7 @@ def _figure(by_size: list[dict[str, Any]], by_sites: list[dict[str, Any]]) -> No
     axes[0].set_title("3 sites")
     axes[1].set_title("1,000,000 parameters")
     axes[0].legend(frameon=False)
-    sections.FIGURES.mkdir(exist_ok=True)
-    figure.savefig(sections.FIGURES / "masked-growth.svg", metadata={"Date": None})
+    figure.savefig(sections.beside(sections.FIGURES / "masked-growth.svg"), metadata={"Date": None})
 
 
 if __name__ == "__main__":

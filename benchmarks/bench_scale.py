@@ -1,9 +1,10 @@
 """Many simulated hospitals: seconds of a round, and memory of the driver and of a worker, for docs/scale.md.
 
-python benchmarks/bench_scale.py [--quick] [--rounds N] [--draw]
+python benchmarks/bench_scale.py [--quick] [--rounds N] [--draw] [--update-docs]
 
 Every row is a process of its own, so that one row's memory is not another's. What was measured is written to
-docs/results/scale.json; ``--draw`` makes tables and figure from that file again and measures nothing.
+results/scale.json; ``--draw`` makes tables and figure from that file again and measures nothing. All are
+copies in runs/bench/docs; ``--update-docs`` writes those in docs.
 """
 
 from __future__ import annotations
@@ -141,17 +142,18 @@ def _figure(rows: list[dict[str, Any]]) -> None:
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     axes[1].set_ylim(bottom=0)
-    figure.savefig(FIGURE, metadata={"Date": None})
+    figure.savefig(sections.beside(FIGURE), metadata={"Date": None})
 
 
 def draw() -> None:
     """Tables and figure from what was measured."""
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    page = PAGE.read_text(encoding="utf-8")
+    found = json.loads(sections.beside(MEASURED).read_text(encoding="utf-8"))
+    target = sections.beside(PAGE)
+    page = target.read_text(encoding="utf-8")
     begin, end = "<!-- begin scale -->", "<!-- end scale -->"
     before, rest = page.split(begin, 1)
     text = f"{begin}\n{_tables(found['rows'], found['machine'])}\n{end}"
-    PAGE.write_text(before + text + rest.split(end, 1)[1], encoding="utf-8")
+    target.write_text(before + text + rest.split(end, 1)[1], encoding="utf-8")
     _figure(found["rows"])
 
 
@@ -175,7 +177,8 @@ def main() -> None:
             print(short, flush=True)
             if not asked.quick:  # row by row: all of them take a while
                 found = {"machine": sections.machine(), "rows": rows}
-                MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                text = json.dumps(found, indent=1) + "\n"
+                sections.beside(MEASURED).write_text(text, encoding="utf-8")
     if not asked.quick:
         draw()
 

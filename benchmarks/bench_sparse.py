@@ -120,7 +120,8 @@ def main() -> None:
         "| n | graph | neighbours | handshake, CPU s | masks, CPU s per million parameters | kB both ways |"
     )
     print("|---|---|---|---|---|---|")
-    for sites in map(int, sys.argv[1:] or ["100", "200", "500", "1000"]):
+    asked = [int(text) for text in sys.argv[1:] if text.isdecimal()]
+    for sites in asked or (100, 200, 500, 1000):
         for name, graph in (("complete", None), ("sparse", SparseGraph())):
             one = played(sites, graph)
             cells = [sites, name, int(one["neighbours"]), f"{one['handshake']:.2f}", f"{one['mask']:.2f}"]

@@ -1,25 +1,47 @@
-"""Sections of docs/benchmarks.md: each benchmark rewrites its own and leaves the others."""
+"""Sections of docs/benchmarks.md: each benchmark rewrites its own and leaves the others.
+
+Tracked pages are rewritten only with ``--update-docs``; without it, a copy in ``runs/bench`` is.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from secfed.bench.masked import processor
+from secfed.runs.machine import processor
 from secfed.terminal.text_table import TextTable
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 FIGURES = ROOT / "docs" / "figures"
 
+COPIES = ROOT / "runs" / "bench"
+
+UPDATE_DOCS = "--update-docs" in sys.argv
+if UPDATE_DOCS:  # for no script's own parser
+    sys.argv.remove("--update-docs")
+
 _HEAD = """# Benchmarks
 
-Every number here was printed by the command above its table; `make bench` runs them all and rewrites
-this page. Seconds depend on the machine and on what else it is doing; the ratios were measured within
-one run.
+Every number here was printed by the command above its table; `make bench ARGS=--update-docs` runs them
+all and rewrites this page. Seconds depend on the machine and on what else it is doing; the ratios were
+measured within one run.
 """
+
+
+def beside(tracked: Path) -> Path:
+    """The tracked file itself with ``--update-docs``, else its copy, which begins as the tracked one is."""
+    if UPDATE_DOCS or not tracked.is_relative_to(ROOT):
+        return tracked
+    copy = COPIES / tracked.relative_to(ROOT)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if tracked.exists() and not copy.exists():
+        shutil.copyfile(tracked, copy)
+    return copy
 
 
 def machine() -> str:
@@ -30,7 +52,8 @@ def machine() -> str:
 
 def write(name: str, title: str, text: str) -> None:
     """Replace (or append) the section ``name``."""
-    page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else _HEAD
+    target = beside(PAGE)
+    page = target.read_text(encoding="utf-8") if target.exists() else _HEAD
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     section = f"{begin}\n## {title}\n\n{machine()}\n\n{text.strip()}\n{end}"
     if begin in page:
@@ -38,7 +61,8 @@ def write(name: str, title: str, text: str) -> None:
         page = before + section + rest.split(end, 1)[1]
     else:
         page = page.rstrip() + "\n\n" + section + "\n"
-    PAGE.write_text(page, encoding="utf-8")
+    target.write_text(page, encoding="utf-8")
+    print(f"wrote {target}")
 
 
 def written_by_people(page: Path, name: str = "reading") -> str:

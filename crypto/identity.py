@@ -94,8 +94,12 @@ def remembered_signatures() -> Iterator[None]:
 
 def fingerprint(public_bytes: bytes) -> str:
     """What two administrators read to each other: 40 hex digits in groups of four."""
-    text = digest(labels.FINGERPRINT, public_bytes).hex()[:40]
-    return " ".join(text[at : at + 4] for at in range(0, 40, 4))
+    return grouped(digest(labels.FINGERPRINT, public_bytes).hex()[:40])
+
+
+def grouped(digits: str) -> str:
+    """Digits in groups of four, as they are read over a telephone."""
+    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
 @dataclass(frozen=True)

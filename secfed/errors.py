@@ -7,6 +7,25 @@ or key material.
 
 from __future__ import annotations
 
+from typing import Final
+
+# What each extra of pyproject.toml installs, by the names under which it is imported.
+EXTRAS: Final = {
+    "he": ("tenseal", "zstandard"),
+    "net": ("grpc", "prometheus_client"),
+    "flower": ("flwr",),
+    "vision-language": ("timm", "torchvision", "transformers", "PIL"),
+    "cluster": ("ray", "submitit"),
+    "pdf": ("fpdf",),
+    "web": ("starlette", "uvicorn"),
+    "analyse": ("formulaic", "pyarrow", "duckdb"),
+}
+
+
+def installing(extra: str) -> str:
+    """The remedy where a package of this extra is missing."""
+    return f"in secfed's folder: pip install --constraint constraints.txt '.[{extra}]'"
+
 
 class SecfedError(Exception):
     """Base of everything secfed raises on purpose.
@@ -34,6 +53,18 @@ class ConfigError(SecfedError):
     """A study file, policy file or command line that cannot be carried out."""
 
     exit_code = 2
+
+
+def missing_package(who: str, package: str) -> ConfigError:
+    """The error where a package that one of the extras installs is not here.
+
+    Args:
+        who: what needs it.
+        package: the name under which it is imported; one of :data:`EXTRAS`.
+    """
+    extra = next(extra for extra, packages in EXTRAS.items() if package in packages)
+    message = f"{who} needs the package {package}, which is not installed"
+    return ConfigError(message, remedy=installing(extra))
 
 
 class DiskFull(ConfigError):

@@ -50,7 +50,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     skip = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
     for home in HOMES:
         shutil.copytree(ROOT / home, copy / home, symlinks=True, ignore=skip)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy2(ROOT / name, copy / name)
     done = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."],
@@ -185,29 +185,21 @@ print(json.dumps({{name: str(Path(importlib.util.find_spec(name).origin).resolve
     assert set(found.values()) == expected
 
 
-def test_the_core_needs_no_extra(tmp_path: Path) -> None:
-    """``make demo`` installs the core only, so the command line must start without any extra."""
-    optional = [
-        "tenseal",
-        "opacus",
-        "dp_accounting",
-        "flwr",
-        "grpc",
-        "prometheus_client",
-        "hypothesis",
-        "pytest",
+def test_make_keeps_out_of_a_read_only_checkout() -> None:
+    command = [
+        "make",
+        "--dry-run",
+        "--always-make",
+        "demo",
+        "READONLY=yes",
+        "VENV=/new/venv",
+        "DEMO=/new/demo",
     ]
-    code = f"""
-import importlib.abc, sys
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname.partition(".")[0] in {optional!r}:
-            raise ModuleNotFoundError(f"No module named {{fullname!r}}", name=fullname)
-sys.meta_path.insert(0, Absent())
-import secfed.cli, secfed.simulation.simulate
-print("started")
-"""
-    assert python(code, tmp_path).splitlines()[-1] == "started"
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "--editable /new/venv/source" in done.stdout
+    assert "--out /new/demo " in done.stdout
+    assert ".venv" not in done.stdout
+    assert "runs/" not in done.stdout
 
 
 def test_readme_shows_the_bring_your_own_example_as_it_is_in_at_most_20_lines() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from secfed import errors
 from tests.layout import HOMES, PROJECT, ROOT, files_of
 
-EXTRAS = ("cluster", "he", "net", "flower", "vision-language", "dev", "docs")
+EXTRAS = ("analyse", "cluster", "he", "net", "web", "flower", "pdf", "vision-language", "dev", "docs")
 
 
 def requirements(without: str = "") -> list[Requirement]:
@@ -24,6 +25,12 @@ def requirements(without: str = "") -> list[Requirement]:
     for extra in EXTRAS:
         lines += project["optional-dependencies"][extra] if extra != without else []
     return [asked for asked in map(Requirement, lines) if asked.name != "secfed"]
+
+
+def optional() -> dict[str, list[str]]:
+    """The extras of pyproject.toml, by name."""
+    found: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+    return found
 
 
 def pins() -> dict[str, str]:
@@ -68,9 +75,18 @@ def test_every_foreign_package_that_secfed_imports_is_a_requirement() -> None:
 def test_every_extra_that_a_message_names_exists() -> None:
     named: dict[str, Path] = {}
     for path in (path for home in HOMES for path in files_of(home) if path.suffix == ".py"):
-        for extras in re.findall(r"secfed\[([\w,-]+)\]", (ROOT / path).read_text(encoding="utf-8")):
-            named |= dict.fromkeys(extras.split(","), path)
+        text = (ROOT / path).read_text(encoding="utf-8")
+        for extras in re.findall(r"secfed\[([\w,-]+)\]|installing\([\"']([\w-]+)", text):
+            named |= dict.fromkeys("".join(extras).split(","), path)
     assert {extra: path for extra, path in named.items() if extra not in EXTRAS} == {}
+
+
+def test_what_a_message_says_of_a_package_is_in_its_extra() -> None:
+    distributions = importlib.metadata.packages_distributions()
+    for extra, packages in errors.EXTRAS.items():
+        asked = {canonicalize_name(Requirement(line).name) for line in optional()[extra]}
+        owners = {canonicalize_name(owner) for name in packages for owner in distributions[name]}
+        assert owners == asked, extra
 
 
 def test_every_requirement_is_pinned_to_a_version_it_accepts() -> None:
@@ -108,3 +124,10 @@ def test_constraints_name_no_place() -> None:
     """No index, host or folder: what is installed is the same wherever it comes from."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not line.startswith("#") and re.search(r"[/@]|^-", line)] == []
+
+
+def test_the_page_of_licences_names_every_requirement_of_a_user() -> None:
+    page = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
+    lines = [line for extra in EXTRAS if extra not in ("dev", "docs") for line in optional()[extra]]
+    asked = [Requirement(line).name for line in (*lines, *PROJECT["project"]["dependencies"])]
+    assert [name for name in asked if name not in page] == []

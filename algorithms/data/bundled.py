@@ -23,9 +23,15 @@ def breast_cancer() -> tuple[Array, NDArray[np.int64]]:
     return np.ascontiguousarray(rows[:, :-1]), rows[:, -1].astype(np.int64)
 
 
-def _table(name: str, *, header_lines: int) -> Array:
+def diabetes() -> Array:
+    """As ``sklearn.datasets.load_diabetes(scaled=False)``: [442, 11], the target last."""
+    features = _table("diabetes_data_raw.csv.gz", header_lines=0, delimiter=None)
+    return np.column_stack([features, _table("diabetes_target.csv.gz", header_lines=0)])
+
+
+def _table(name: str, *, header_lines: int, delimiter: str | None = ",") -> Array:
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("scikit-learn is not installed", name="sklearn")
     path = Path(spec.origin).parent / "datasets" / "data" / name
-    return np.loadtxt(path, delimiter=",", skiprows=header_lines)
+    return np.loadtxt(path, delimiter=delimiter, skiprows=header_lines)

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError, DataError, installing
 
 _FORMATS: Final = ("JPEG", "PNG", "TIFF")
 FLAT: Final = 1e-6  # a spread below this is an image of one colour
@@ -130,7 +130,7 @@ def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np
     except ImportError:
         raise ConfigError(
             "data.images: needs the library Pillow",
-            remedy="in secfed's folder: pip install --constraint constraints.txt '.[vision-language]'",
+            remedy=installing("vision-language"),
         ) from None
     try:
         with warnings.catch_warnings():

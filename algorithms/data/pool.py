@@ -9,9 +9,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data import bundled
-from secfed.algorithms.data.base import Alpha, DataOptions, MinRecords, SiteCount, refuse_unused_alpha
+from secfed.algorithms.data.base import Alpha, MinRecords, SiteCount, SplitOptions, refuse_unused_alpha
 from secfed.algorithms.data.partition import Partition, Pool, dirichlet, iid
 from secfed.algorithms.data.prepare import (
+    SPLITS,
     Facts,
     Preparation,
     PreparedRecords,
@@ -23,7 +24,7 @@ from secfed.algorithms.framework.randomness import numpy_generator
 Divide = Callable[[PreparedRecords, np.random.Generator], Partition]
 
 
-class PoolOptions(DataOptions):
+class PoolOptions(SplitOptions):
     """Options of a pool divided among ``sites`` simulated hospitals."""
 
     sites: SiteCount = 4
@@ -76,7 +77,7 @@ def divide_by(partition: str, sites: int, alpha: float, min_records: int) -> Div
 
 # Smallest and largest value of each feature as the published description of the data set lists them:
 # public constants, whoever takes part. Means of ten measurements, then their errors, then the worst.
-_BREAST_CANCER_RANGES = (
+BREAST_CANCER_RANGES = (
     *((6.981, 28.11), (9.71, 39.28), (43.79, 188.5), (143.5, 2501.0), (0.053, 0.163)),
     *((0.019, 0.345), (0.0, 0.427), (0.0, 0.201), (0.106, 0.304), (0.05, 0.097)),
     *((0.112, 2.873), (0.36, 4.885), (0.757, 21.98), (6.802, 542.2), (0.002, 0.031)),
@@ -89,7 +90,7 @@ _BREAST_CANCER_RANGES = (
 def _load_breast_cancer(options: PoolOptions) -> PreparedRecords:
     x, y = bundled.breast_cancer()
     if options.standardize == "public":
-        x = scaled_by_ranges(x, _BREAST_CANCER_RANGES)
+        x = scaled_by_ranges(x, BREAST_CANCER_RANGES)
     # scikit-learn counts benign as 1; a positive finding is a malignant one.
     return PreparedRecords(x, 1 - y)
 
@@ -102,7 +103,13 @@ def _load_digits() -> PreparedRecords:
 def _pooled(
     options: PoolOptions, seed: int, load: Callable[[], PreparedRecords], shape: tuple[int, ...], classes: int
 ) -> PooledData:
-    rules = Preparation(options.test_fraction, options.standardize is True)
+    public = type(options) is PoolOptions and 'set data.standardize = "public"'
+    rules = Preparation(
+        options.test_fraction,
+        options.standardize is True,
+        split=SPLITS[options.split],
+        public_scale=public or "set data.standardize = false",
+    )
     divide = divide_by(options.partition, options.sites, options.alpha, options.min_records)
     return PooledData(load, Facts(options.site_ids(), rules, shape, classes, seed), divide)
 

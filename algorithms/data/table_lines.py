@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,7 @@ from secfed.errors import DataError
 
 MAX_TABLE_BYTES: Final = 1 << 30
 _LINE_CHARACTERS: Final = 1 << 22
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs"}
 
 
@@ -178,6 +180,17 @@ def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple
                     remedy="save it with commas between the columns, and a point as the decimal sign",
                 )
     return header, _of_width(rows, len(header), name)
+
+
+def has_lines(cell: str) -> bool:
+    """Whether a cell has more than one line, empty ones at its ends aside."""
+    return len(_LINE_END.split(cell.strip())) > 1
+
+
+def lines_as_records(cells: list[str], at: int) -> list[list[str]]:
+    """What a row would be, as records, if the quotes around one of its cells were stray."""
+    parts = [piece.split(",") for piece in _LINE_END.split(cells[at])]
+    return [cells[:at] + parts[0], *parts[1:-1], parts[-1] + cells[at + 1 :]]
 
 
 def _numbered(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from secfed.algorithms.framework.unfit import unfit
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError, DataError, installing
 
 PAD: Final = 0
 CLS: Final = 1
@@ -112,7 +112,7 @@ class FolderTokenizer(Tokenizer):
         except ImportError:
             raise ConfigError(
                 "data.tokenizer_folder: needs the library transformers",
-                remedy="in secfed's folder: pip install --constraint constraints.txt '.[vision-language]'",
+                remedy=installing("vision-language"),
             ) from None
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(

@@ -104,7 +104,8 @@ class Setting:
             raise ConfigError(
                 f"data.name: {self.study.algorithm.name} needs labelled records, "
                 f"which {self.study.data.name} does not give",
-                remedy="give it sites, input_shape, classes and site(); see LabelledData",
+                remedy="name another data set; one of your own needs sites, input_shape, classes and site(), "
+                "see LabelledData",
             )
         return self.data
 

@@ -27,7 +27,7 @@ from secfed.algorithms.framework.parameters import read_parameters, write_parame
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.losses.contrastive import model_contrast
 from secfed.algorithms.losses.vlp import ema_merge, ema_scale, ldawa_cosines
-from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.base import NOISED, VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
 from secfed.algorithms.vision_language.plan import ALIGN, JOINT, Stage
 from secfed.algorithms.vision_language.site import VlpSite
@@ -63,6 +63,7 @@ class VlpFedAvg(VlpAlgorithm):
     """Federated averaging, bound to one study."""
 
     site_program = VlpSite
+    noised_fields = NOISED
     options: VlpFedAvgOptions
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
@@ -91,6 +92,7 @@ class VlpFedProx(VlpFedAvg):
     """FedProx, bound to one study."""
 
     site_program = VlpFedProxSite
+    noised_fields = NOISED
 
 
 class VlpEmaOptions(VlpFedAvgOptions):
@@ -145,6 +147,7 @@ class VlpEma(VlpFedAvg):
     """FedEMA, bound to one study."""
 
     site_program = VlpEmaSite
+    noised_fields = NOISED
 
 
 class VlpLdawaOptions(VlpFedAvgOptions):
@@ -173,6 +176,7 @@ class VlpLdawa(VlpFedAvg):
     """FedLDAWA, bound to one study."""
 
     site_program = VlpLdawaSite
+    noised_fields = NOISED
 
 
 class VlpMoonOptions(VlpFedAvgOptions):
@@ -219,3 +223,4 @@ class VlpMoon(VlpFedAvg):
     """FedMOON, bound to one study."""
 
     site_program = VlpMoonSite
+    noised_fields = NOISED

@@ -38,6 +38,7 @@ from secfed.errors import ConfigError, WrongState
 from secfed.wire.layout import Exchange, Field, Layout, State, Totals
 
 _ANSWER: Final = "answer/"
+NOISED: Final = ("update", "dro")  # by private local steps, and by the rule's own noise
 
 
 class VlpAlgorithm(Staged[Stage]):

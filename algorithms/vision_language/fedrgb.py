@@ -26,7 +26,7 @@ import torch
 
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
-from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.base import NOISED, VlpAlgorithm
 from secfed.algorithms.vision_language.fedrgb_site import ENCODER, TEACHER, FedRgbOptions, FedRgbSite
 from secfed.algorithms.vision_language.plan import JOINT, Stage
 from secfed.errors import ConfigError
@@ -39,6 +39,7 @@ class FedRgb(VlpAlgorithm):
     """FedRGB, bound to one study."""
 
     site_program = FedRgbSite
+    noised_fields = NOISED
     options: FedRgbOptions
 
     def __init__(self, setting: Setting, options: FedRgbOptions) -> None:

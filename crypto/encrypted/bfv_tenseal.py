@@ -18,7 +18,7 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.bfv import Parameters, Ring
 from secfed.crypto.encrypted.bfv_packing import Slots, Words, pack_words, unpack_words
 from secfed.crypto.encrypted.study_keys import KeyPair
-from secfed.errors import ConfigError, MalformedMessage, RangeError
+from secfed.errors import ConfigError, MalformedMessage, RangeError, installing
 
 try:
     import tenseal.sealapi as sealapi
@@ -28,7 +28,7 @@ try:
 except ImportError as missing:  # TenSEAL and zstandard are optional
     raise ConfigError(
         f"encrypted protection needs a package that is not installed: {missing.name}",
-        remedy="in secfed's folder: pip install --constraint constraints.txt '.[he]'",
+        remedy=installing("he"),
     ) from None
 
 _SECRET_KEY = b"secfed/v1 bfv secret key"

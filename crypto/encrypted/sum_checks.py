@@ -62,6 +62,11 @@ def check_sum(summed: AnySum, expected: ExpectedSum) -> None:
     survivors = result.survivors
     # The specification that this site signed its upload for, or one that it has no part in.
     is_own = expected.site not in survivors if expected.uploaded is None else expected.uploaded == spec.digest
+    if expected.uploaded is None and not is_own:
+        raise Refusal.RESULT_MISMATCH.refuse(
+            f"round {spec.round}: this site is named as a survivor and knows of no upload; its memory was "
+            "lost, or its folder is an older copy, and then it sits out the rest of the study"
+        )
     if (
         not is_own
         or (result.spec_digest, result.totals_digest) != (spec.digest, summed.totals_digest)

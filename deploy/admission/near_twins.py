@@ -19,7 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from secfed.deploy.admission import kept_offers
 from secfed.errors import ConfigError
+from secfed.runs.run_folder import study_folder
 from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
 
@@ -119,6 +121,7 @@ def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
         _make_folder_of(path)
         _Begun.of(site, terms, data, now).write(path)
     _note_of(site.state, terms.study.digest().hex()).unlink(missing_ok=True)
+    kept_offers.forget(site.state, terms.study.digest().hex())
 
 
 def end(state: Path, study: str, now: datetime) -> None:
@@ -166,7 +169,6 @@ def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
 
 
 def _settings_of(state: Path, study: str) -> Path:
-    from secfed.site.runtime import study_folder  # torch
 
     return study_folder(state, study) / _SETTINGS_FILE
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from secfed.algorithms.framework.base import Metrics
@@ -36,8 +37,9 @@ from secfed.records.transcript import (
     SumRecord,
     Transcript,
 )
-from secfed.runs.aggregator_saw import what_the_aggregator_saw
+from secfed.runs.aggregator_saw import what_the_aggregator_saw, why_no_metrics
 from secfed.runs.final_model import final_frame
+from secfed.runs.machine import machine
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
 from secfed.runs.run_report import Observer, RoundReport, RunReport, complete
@@ -132,7 +134,7 @@ class CentralRun:
         study = self._central.study
         self._observer.started(study.name, self._central.names, study.rounds)
         for number in sorted(self._reports):
-            self._observer.round_finished(self._reports[number])
+            self._observer.round_kept(self._reports[number])
         clock = time.perf_counter()
         self._carrier.start_round(self._kept.start.round)
 
@@ -198,6 +200,7 @@ class CentralRun:
             sums=len(sums),
             survivors=[len(record.survivors) for record in sums],
             layouts=(plan.layout for plan in plans),
+            words=algorithm.field_words(),
         )
         return RunReport(
             study=study.name,
@@ -206,10 +209,11 @@ class CentralRun:
             sites=self._central.names,
             rounds=tuple(self._reports[number] for number in sorted(self._reports)),
             final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
-            saw=saw,
+            saw=f"{saw} {why_no_metrics(study.protection.kind)}".rstrip(),
             initial=metrics.get(0),
             closing_aborted=closing[0] if closing else None,
             start=study.model.start_sha256,
+            machine=machine(torch.get_num_threads()),
         )
 
     def _write(self, report: RunReport) -> None:

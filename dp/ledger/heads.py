@@ -59,6 +59,26 @@ def read_recorded(file: Path) -> Iterator[Recorded]:
         raise TranscriptError(message, remedy="check that the file exists and is permitted") from None
 
 
+def read_copy(dataset: str, file: Path, ledger: Path) -> Iterator[Recorded]:
+    """The last state that a copy from a backup shows: the ledger must be there, and go on from it.
+
+    An empty copy says that the backup had none: what was spent after it is unknown, so one must be there.
+    """
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        message = f"{file}: {error.strerror}."
+        raise TranscriptError(message, remedy="check that the file exists and is permitted") from None
+    if lines or not ledger.exists():
+        try:
+            last = dict(json.loads(lines[-1])) if lines else {}
+        except (ValueError, TypeError, RecursionError):
+            last = {}  # has no head, so no ledger has it
+        place = last.get("body")
+        number = place.get("round") if isinstance(place, Mapping) else None
+        yield Recorded(dataset, str(last.get("hash")), file, len(lines), number)
+
+
 def lacking(missing: Sequence[Recorded]) -> str:
     """What is wrong with a ledger that lacks these states, for people; its file is theirs to name."""
     first = missing[0]

@@ -67,7 +67,7 @@ requests=()
 for name in "${hospitals[@]}"; do requests+=("$work/$name/request.json"); done
 show centre consortium admit "${requests[@]}" --dir "$centre" --yes
 "$SECFED" consortium admit "${requests[@]}" --dir "$centre" --yes | tee "$work/admitted.txt"
-digest=$(sed -n 's/^Roster .*, digest //p' "$work/admitted.txt")
+digest=$(sed -n 's/^Roster .*, digest //p' "$work/admitted.txt" | tr -d ' ')
 
 # 3. Hospitals join, and pin the roster whose digest was read to them.
 for name in "${hospitals[@]}"; do

@@ -59,6 +59,14 @@ def check_models(main: Party, sites: Sequence[Party], roster: Roster, found: Fin
     _compare(central, sites, by_site, found)
     records = {owner: record for owner, (_, record) in by_site.items()}
     newest = max(records.values(), key=lambda record: record.sums, default=None)
+    if central is None and newest is not None:
+        for site in sites:
+            sums = records.get(site.owner, newest).sums
+            if sums < newest.sums:
+                found.notes.append(
+                    f"{site.path}: names the model after {sums} sums of {newest.sums}; the later ones never "
+                    "reached this site"
+                )
     released = newest if central is None else central[1]
     models: list[FoundModel] = []
     for party, record in [(main, released), *((site, records.get(site.owner)) for site in sites)]:

@@ -5,6 +5,7 @@
 3. Every recorded sum carries the aggregator's signature; no exchange of a round was summed twice.
 4. Every sum that a site recorded, or followed without being in it, stands in the aggregator's transcript
    with the same specification, survivors and totals; where it was in it, that site among the survivors.
+   Without it, no two sites hold different results of one exchange.
 5. The models beside the transcripts are those that they name (:mod:`secfed.audit.model_check`).
 6. The end of each is there, as far as itself or another one shows it (:mod:`secfed.audit.end_check`).
 
@@ -69,12 +70,14 @@ def compare_run(central: Party, sites: Sequence[Party], roster: Roster, found: F
     Returns:
         The models that the transcripts name.
     """
-    main = _sums(central, roster, found)
+    main, first = _sums(central, roster, found), dict[tuple[int, str], tuple[Party, _Sum]]()
     for site in sites:
         if site.entries:
             own = _sums(site, roster, found)
             if central.entries:
                 _compare_sums(central, main, site, own, found)
+            else:
+                _compare_sites(first, site, own, found)
     check_ends(central, sites, found)
     return check_models(central, sites, roster, found)
 
@@ -139,6 +142,17 @@ def _sums(party: Party, roster: Roster, found: Findings) -> list[_Sum]:
         if line != one.line:
             found.problem(party.path, one.line, f"{one} was already summed in line {line}")
     return sums
+
+
+def _compare_sites(
+    first: dict[tuple[int, str], tuple[Party, _Sum]], site: Party, own: list[_Sum], found: Findings
+) -> None:
+    """Where the aggregator gave two sites different sums, which needs no transcript of its own to show."""
+    for one in own:
+        other, known = first.setdefault(one.place, (site, one))
+        if site.study == other.study and one.record.result_signature != known.record.result_signature:
+            why = f"the aggregator signed two results of this exchange; see {other.owner}'s line {known.line}"
+            found.problem(site.path, one.line, f"{one}: {why}")
 
 
 def _compare_sums(main: Party, summed: list[_Sum], site: Party, own: list[_Sum], found: Findings) -> None:

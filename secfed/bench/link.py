@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from secfed.bench.loopback import Handler, TlsConsortium, bare_tls, same_answers, served
-from secfed.bench.masked import BenchConsortium, processor
+from secfed.bench.masked import BenchConsortium
 from secfed.bench.processes import PeakMemory
 from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.client import MaskedSite
@@ -26,6 +26,7 @@ from secfed.crypto.masked.server import MaskedServer
 from secfed.deploy.transport.client import LinkRequest
 from secfed.deploy.transport.dispatch import StageDispatcher
 from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.runs.machine import processor
 from secfed.server.round import drive
 from secfed.wire.transport import OnReply
 

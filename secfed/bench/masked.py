@@ -12,7 +12,6 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -34,6 +33,7 @@ from secfed.crypto.masked.masks import count_parts, parts_of
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.masked.threads import in_threads, processors
 from secfed.crypto.messages import Upload
+from secfed.runs.machine import processor
 from secfed.wire.layout import Encoder, Field, Layout, Summands
 
 _GROUP_KEY: Final = bytes(32)  # of the closed sums that are measured
@@ -330,12 +330,3 @@ def measure(
             }
             seconds["flower_client"], seconds["flower_server"] = theirs["client"], theirs["server"]
     return result
-
-
-def processor() -> str:
-    """The processor's name, as the operating system tells it."""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as stream:
-        for line in stream:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -19,7 +19,6 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from secfed.bench.masked import processor
 from secfed.bench.private_models import CASES, Case, case
 from secfed.dp.accounting.unit import PrivacyUnit, Unit
 from secfed.dp.mechanisms.randomness import SecureRandom
@@ -30,6 +29,7 @@ from secfed.dp.training.mechanism import Mechanism
 from secfed.dp.training.patient_records import TensorRecords
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError
+from secfed.runs.machine import processor
 
 _WARM_UP: Final = 2
 _NOISE_BITS: Final = 22  # of the grid of half a million parameters

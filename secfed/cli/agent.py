@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from secfed.cli.asking import passphrase_of
+from secfed.cli.notify import site_notify
 from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
-from secfed.deploy.admission import near_twins
+from secfed.crypto.identity import grouped
+from secfed.deploy.admission import kept_offers, near_twins, persons
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent import control
+from secfed.deploy.agent.budgets import ledger_standings
 from secfed.deploy.agent.control import make_state_folder, only_agent
-from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard, read_status
-from secfed.deploy.enrolment import messages
+from secfed.deploy.agent.site_metrics import SiteMetrics
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.policy.policy import Policy
+from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
-from secfed.dp.ledger.ledger import SPENT, verify
-from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
-from secfed.runs.run_folder import ledger_file
-from secfed.terminal.consoles import plain_text, print_json, stdout
+from secfed.errors import ConfigError, SecfedError
+from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
+agent_app.command("notify")(site_notify)
 
 _NAME = "Its name, or 8 or more digits of its digest."
 _REFUSED_NAME = f"{_NAME} What has not asked yet can be refused by its name or its whole digest."
@@ -36,7 +42,8 @@ RefusedName = Annotated[str, typer.Argument(metavar="STUDY", help=_REFUSED_NAME,
 
 _STOP_S = 60.0
 _LONGEST_POLL_S = 86_400.0
-_STATES = {"permitted": "permitted by the policy"}
+_STATES = {"permitted": "permitted by the policy", "withdrawn": "refused"}
+_COLOURS = {"held": "yellow", "withdrawn": "red", "approved": "green"}
 
 
 @agent_app.command()
@@ -51,6 +58,8 @@ def run(
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
     from secfed.deploy.agent.agent import Agent
+    from secfed.deploy.agent.site_watch import notifier_of
+    from secfed.deploy.enrolment.messages import utc_now
     from secfed.deploy.transport.json_log import log_as_json
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
@@ -63,8 +72,11 @@ def run(
         log_as_json(site.settings.agent.log_level, words=lambda text: located(text, site.folder))
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
-        metrics = MetricsServer(board, port) if port else None
+        metrics = MetricsServer(port, board, SiteMetrics(site)) if port else None
+        notifier = notifier_of(site, board, utc_now)
         try:
+            if notifier is not None:
+                notifier.start()
             agent = Agent(
                 site,
                 passphrase=secret,
@@ -80,6 +92,8 @@ def run(
             board.set(state="failed", connection="closed")
             raise
         finally:
+            if notifier is not None:
+                notifier.close()
             if metrics is not None:
                 metrics.close()
 
@@ -130,31 +144,28 @@ def approve(
     an earlier one, that is shown, and nothing is approved without --near-twin.
     """
     site = SiteFolder(folder)
-    approvals = Approvals(site.approvals_path)
 
-    def shown(digest: str) -> str:
-        twins = near_twins.noted(site.state, digest)
+    def show(digest: str, twins: Sequence[near_twins.NearTwin]) -> None:
+        _show_offer(site, digest)
         for twin in twins:
             typer.echo(f"Near twin of {plain_text(twin.text)}")
         if twins:
             typer.echo(near_twins.WARNING)
-        if twins and not near_twin:
-            raise PolicyRefused(
-                "not approved: the study resembles an earlier one",
-                remedy=f"if that is intended: secfed agent approve {digest[:16]} --near-twin{at(folder)}",
-            )
-        return near_twins.fingerprint(twins)
 
-    item = approvals.approve_what(study, messages.utc_now(), shown)
+    item = persons.approve(site, study, persons.account(), despite_twins=near_twin, show=show)
     if item.state is ApprovalState.APPROVED:
-        typer.echo(f"Approved {item.name}  {item.digest}")
-        _record(site, "the agent serves no study before its approval is recorded")
+        typer.echo(f"Approved {item.name}  {grouped(item.digest)}")
+        _record(site, persons.APPROVED_LATER)
+        return
+    if item.state is ApprovalState.HELD:
+        typer.echo(f"Noted: {item.by} approves {item.name}  {grouped(item.digest)}")
+        typer.echo("It runs once a second person approves it, as policy.toml wants.")
         return
     typer.echo(f"No longer refused: {item.name or item.digest}. No study is approved by this.")
-    for other in approvals.all():
+    for other in Approvals(site.approvals_path).all():
         if item.name and other.name == item.name:
             typer.echo(f"To approve one: secfed agent approve {other.digest[:16]}{at(folder)}")
-    _record(site, "it holds, and the agent records it when it can")
+    _record(site, persons.REFUSED_LATER)
 
 
 @agent_app.command()
@@ -165,7 +176,7 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     """
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    item = approvals.refuse_what(study, messages.utc_now())
+    item = persons.refuse(site, study, persons.account())
     if item.digest:
         typer.echo(f"Refused {item.name or 'a study that has not asked yet'}  {item.digest}")
         if item.name:
@@ -177,12 +188,38 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     typer.echo(f"To take it back: secfed agent approve {item.digest[:16] or item.name}{at(folder)}")
 
 
+@agent_app.command()
+def show(study: StudyName, folder: FolderOption = Path()) -> None:
+    """Show what a study that has asked wants here, and which earlier one it resembles. Decides nothing."""
+    site = SiteFolder(folder)
+    item = Approvals(site.approvals_path).find(study)
+    if not _show_offer(site, item.digest):
+        typer.echo(f"{item.name}  {grouped(item.digest)}: nothing more is kept of it.")
+    for twin in near_twins.noted(site.state, item.digest):
+        typer.echo(f"Near twin of {plain_text(twin.text)}")
+    typer.echo(f"It is {_STATES.get(item.state, item.state)}, since {item.since:%Y-%m-%d %H:%M} UTC.")
+    if item.state in ("held", "withdrawn"):
+        typer.echo(f"To let it run: secfed agent approve {item.digest[:16]}{at(folder)}")
+
+
+def _show_offer(site: SiteFolder, digest: str) -> bool:
+    """What a study asks for; False if nothing of it is kept."""
+    offer = kept_offers.kept(site.state, digest)
+    if offer is None:
+        return False
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in offer.facts():
+        warns = value.startswith("NONE")
+        table.add_row(name, Text(plain_text(value), style="bold red" if warns else ""))
+    stdout().print(table)
+    return True
+
+
 def _record(site: SiteFolder, otherwise: str) -> None:
-    try:
-        if not record_now(site):
-            typer.echo("The agent records this, before any study works.")
-    except SecfedError as error:
-        raise TranscriptError(f"it is not in the decision log: {error}", remedy=otherwise) from None
+    if not persons.record(site, otherwise):
+        typer.echo("The agent records this, before any study works.")
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:
@@ -191,7 +228,10 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     content["running"] = control.running(site.state) is not None
     content["paused"] = control.is_paused(site.state)
     content["now"] = now_at_hospital(content)
-    content["budgets"] = _budgets(site)
+    try:
+        content["budgets"] = ledger_standings(site)
+    except ConfigError as error:  # a running agent goes on with the last valid policy
+        content["budgets"], content["policy_error"] = [], str(error)
     approvals = Approvals(site.approvals_path)
     content["studies"] = [
         {
@@ -208,31 +248,36 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     return content
 
 
-def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
-    """Where every ledger stands, as its newest payment says; the chain is verified."""
-    budgets = []
-    for data in Policy.load(site.policy_path).data:
-        path = ledger_file(site.state, data.name)
-        if not path.is_file():
-            continue
-        with path.open("rb") as lines:
-            entries = verify(lines, site.request().identity_key, owner=site.name)
-        payments = [entry for entry in entries if entry.kind == SPENT]
-        standings = payments[-1].body.get("after", []) if payments else []
-        budgets.append({"data": data.name, "payments": len(payments), "standings": standings})
-    return budgets
+def _ago(time_s: float) -> str:
+    """How long ago; a moment ahead, by another clock, counts as now."""
+    passed_s = max(0, int(time.time() - time_s))
+    for unit, size_s in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if passed_s >= size_s:
+            return f"{plural(passed_s // size_s, unit)} ago"
+    return "just now"
 
 
 def _show(content: dict[str, Any], folder: Path) -> None:
     console = stdout()
 
-    def line(name: str, value: object) -> None:
-        console.print(f"{name:<12}{plain_text(str(value))}", soft_wrap=True, markup=False, highlight=False)
+    def line(name: str, value: object, style: str = "") -> None:
+        text = Text(plain_text(str(value)), style=style)
+        if "secfed " in text.plain:  # a command is copied as one line, however long
+            console.print(Text(f"{name:<12}"), text, sep="", soft_wrap=True)
+            return
+        row = Table.grid()
+        row.add_column(width=12, style="bold")
+        row.add_column(overflow="fold")
+        row.add_row(name, text)
+        console.print(row)
 
     line("Site", content["site"])
-    line("Agent", "running" if content["running"] else "not running")
+    if content["running"]:
+        line("Agent", "running", "green")
+    else:
+        line("Agent", "not running", "yellow")
     if content["paused"]:
-        line("", "paused: takes no new work")
+        line("", "paused: takes no new work", "yellow")
     if "connection" in content:
         line("Connection", content["connection"])
         line("Study", f"{content['study'] or 'none'} ({content['state']})")
@@ -240,9 +285,11 @@ def _show(content: dict[str, Any], folder: Path) -> None:
         if content["round"] is not None:
             line("Step", f"{content['exchange'] or ''} {content['stage'] or ''}".strip())
         if content["last_error"] is not None:
-            line("Last error", located(content["last_error"]["text"], folder))
+            line("Last error", located(content["last_error"]["text"], folder), "red")
+            line("", _ago(content["last_error"]["time_s"]))
         if content.get("last_alarm") is not None:
-            line("Last alarm", content["last_alarm"]["text"])
+            line("Last alarm", content["last_alarm"]["text"], "yellow")
+            line("", _ago(content["last_alarm"]["time_s"]))
             line("", "only this hospital knows: see training.log in its state folder")
         totals = content["totals"]
         line("Left here", f"{totals['sums']} sums, {totals['bytes_up']} bytes since the agent was started")
@@ -251,6 +298,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             cohort = len(item.get("survivors", ()))
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
+    if content.get("policy_error"):
+        line("Policy", located(content["policy_error"], folder))
+        line("", "a running agent goes on with the last valid policy; one that starts now serves nothing")
     for item in content["budgets"]:
         from secfed.audit.privacy.phrases import number_up  # it takes a while to load
 
@@ -261,7 +311,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             line("Budget", f"{item['data']}: epsilon {number_up(spent)} of {of}")
     for item in content["studies"]:
         name = item["name"] or "not asked yet,"
-        line("Study", f"{name} {item['digest'][:16]}: {_STATES.get(item['state'], item['state'])}")
+        state, since_s = item["state"], datetime.fromisoformat(item["since"]).timestamp()
+        told = f"{name} {item['digest'][:16]}: {_STATES.get(state, state)}, {_ago(since_s)}"
+        line("Study", told, _COLOURS.get(state, ""))
         if item["state"] == "held":
             for text in item["near_twins"]:
                 line("", f"near twin of {text}")

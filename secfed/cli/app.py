@@ -6,6 +6,7 @@ A command's module is imported when the command is used, so that ``--help`` is q
 from __future__ import annotations
 
 import importlib
+import logging
 from collections import UserDict
 from typing import Annotated, Any, Final
 
@@ -20,8 +21,11 @@ from secfed.cli.guard import GuardedGroup
 # in the module of its name.
 _PANELS: Final = {
     "Researchers": {
+        "init": "Write a study and a policy for a table, and look at its records.",
         "simulate": "Run a study on this machine: all hospitals, the aggregator and their protocol.",
+        "analyse": "Tables, regressions and survival curves of all hospitals, through protected sums.",
         "sweep": "Run a study with every combination of settings and seeds, side by side.",
+        "new": "Write an algorithm, a model or a data set of your own that works, to be changed.",
         "algorithms": "List what a study file can name: algorithms, models, data sets, options.",
         "attack": "Play a malicious aggregator and its helpers against real sessions.",
         "bench": "Measure what a protection costs on this machine, as ratios within one run.",
@@ -29,6 +33,7 @@ _PANELS: Final = {
     "Hospital": {
         "site": "Make keys, join a consortium, pin its roster.",
         "agent": "Run the agent, watch it, approve studies.",
+        "policy": "Propose what a hospital permits, from a study.",
     },
     "Study centre": {
         "consortium": "Found a consortium, admit hospitals.",
@@ -37,6 +42,7 @@ _PANELS: Final = {
     "Officers and auditors": {
         "audit": "Privacy spent, what left the sites, what they decided, and whether it verifies.",
         "transcript": "Check the signed records of a run.",
+        "console": "Open pages for people on this machine: approve, see what left, verify.",
     },
 }
 _COMMANDS: Final = {
@@ -90,7 +96,6 @@ app = typer.Typer(
     name="secfed",
     cls=_FrontDoor,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     # A traceback with local variables could print patients' data.
     pretty_exceptions_enable=False,
@@ -101,14 +106,18 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"secfed {__version__}")
+        from secfed.crypto.identity import grouped
+        from secfed.storage.code_digest import code_digest
+
+        typer.echo(f"secfed {__version__}, build {grouped(code_digest()[:16])}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print version and build."),
     ] = False,
     debug: Annotated[
         bool,
@@ -124,4 +133,11 @@ def options(
 
 def main() -> None:
     """Entry point of the ``secfed`` command."""
+    # An account without a home, as of a service, is no news; Matplotlib takes a temporary folder then.
+    logging.getLogger("matplotlib").addFilter(_is_news)
     app()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    return "MPLCONFIGDIR" not in text and "mkdir -p failed" not in text

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, get_args
 import click
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.status import Status
-from rich.table import Table
+from rich.text import Text
 
 from secfed.attack.attack import Attack, AttackSetting, Protection
 from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
@@ -19,7 +20,7 @@ from secfed.config.schema import suggestion
 from secfed.config.sections import PROTECTIONS
 from secfed.errors import ConfigError
 from secfed.terminal.consoles import plural, print_json
-from secfed.terminal.tables import new_table
+from secfed.terminal.tables import first_that_fits, new_table
 
 if TYPE_CHECKING:
     from secfed.attack.privacy import PrivacyAttack, PrivacyOutcome  # needs torch
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _AnyAttack = TypeVar("_AnyAttack", "Attack", "PrivacyAttack")
 
 _HOSPITALS: Final = 5
-_WHO_AND_WHAT: Final = ("Attack", "Adversary and what it does")  # --only takes the first: it is never broken
 
 
 def attack(
@@ -137,10 +137,10 @@ def _show(outcomes: list[Outcome], protection: str, hospitals: int) -> None:
     limits = [outcome for outcome in outcomes if outcome.attack.limit is not None]
     if stopped:
         console.print(f"[bold]Attacks on one of {hospitals} hospitals, {protection}[/]\n")
-        console.print(_table(stopped, "Stopped by"), "")
+        _print_table(console, stopped, "Stopped by")
     if limits:
         console.print("[bold]What does succeed, as SECURITY.md says[/]\n")
-        console.print(_table(limits, "SECURITY.md"), "")
+        _print_table(console, limits, "SECURITY.md")
     bad = [outcome.attack.name for outcome in outcomes if not outcome.as_documented]
     if bad:
         console.print(
@@ -154,12 +154,20 @@ def _show(outcomes: list[Outcome], protection: str, hospitals: int) -> None:
         console.print("Plain hides nothing from the aggregator; it is for simulation and comparison.")
 
 
-def _table(outcomes: list[Outcome], last: str) -> Table:
-    table = new_table(*_WHO_AND_WHAT, "Learned of one hospital", last, whole=_WHO_AND_WHAT[:1])
+def _print_table(console: Console, outcomes: list[Outcome], last: str) -> None:
+    table = new_table("Attack", "Learned of one hospital", last, whole=["Attack"])
     for outcome in outcomes:
-        attack = outcome.attack
-        table.add_row(attack.name, f"{attack.who} {attack.what}", _learned(outcome), _end(outcome))
-    return table
+        table.add_row(outcome.attack.name, _learned(outcome), _end(outcome))
+    console.print(first_that_fits(console, [table]), "")
+    _explain(console, [outcome.attack for outcome in outcomes])
+
+
+def _explain(console: Console, attacks: Sequence[Attack | PrivacyAttack]) -> None:
+    """Who does what, below the table: as a column of it, this would be a word wide."""
+    for attack in attacks:
+        text = Text.assemble((attack.name, "bold"), f": {attack.who} {attack.what}.")
+        console.print(Padding(text, (0, 0, 0, 2)))
+    console.print()
 
 
 def _learned(outcome: Outcome) -> str:
@@ -199,15 +207,15 @@ def _show_privacy(outcomes: list[PrivacyOutcome]) -> None:
     from secfed.attack.privacy import CONFIDENCE
 
     console, first, numbers = Console(), outcomes[0], ("Claimed", "Shown")
-    table = new_table(*_WHO_AND_WHAT, "Relation", *numbers, numbers=numbers, whole=_WHO_AND_WHAT[:1])
+    table = new_table("Attack", "Relation", *numbers, numbers=numbers, whole=["Attack"])
     for outcome in outcomes:
         attack, colour = outcome.attack, "green" if outcome.sound else "red"
         shown = f"[{colour}]{outcome.shown:.2f}[/]"
-        what = f"{attack.who} {attack.what}"
-        table.add_row(attack.name, what, attack.relation.value, f"{outcome.claimed:g}", shown)
+        table.add_row(attack.name, attack.relation.value, f"{outcome.claimed:g}", shown)
     shown_by = f"claimed, and shown by {first.trials:,} guesses"
     console.print(f"[bold]Epsilon of one release at delta {first.delta:g}: {shown_by}[/]\n")
-    console.print(table, "")
+    console.print(first_that_fits(console, [table]), "")
+    _explain(console, [outcome.attack for outcome in outcomes])
     bad = [outcome.attack.name for outcome in outcomes if not outcome.sound]
     if bad:
         console.print(f"[bold red]More was shown than is claimed: {', '.join(bad)}.[/]")

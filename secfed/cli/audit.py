@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from secfed.errors import ConfigError, TranscriptError
+from secfed.errors import ConfigError, TranscriptError, installing
 from secfed.storage.atomic import write_atomic
 from secfed.terminal.consoles import plural, say, say_problems, stderr, stdout
 
@@ -74,12 +74,13 @@ def report(
     from secfed.audit.render.html import to_html
 
     _check_outputs({"--out": out, "--json": json, "--pdf": pdf})
+    to_pdf = None if pdf is None else _pdf_writer()
     made = _made(folders, roster, seen)
     contents = {out: to_html(made).encode()}
     if json is not None:
         contents[json] = to_json(made).encode()
-    if pdf is not None:
-        contents[pdf] = _pdf(made)
+    if pdf is not None and to_pdf is not None:
+        contents[pdf] = to_pdf(made)
     for path, data in contents.items():
         _write(path, data)
         typer.echo(f"Wrote {path}")
@@ -146,17 +147,32 @@ def _check_outputs(named: Mapping[str, Path | None]) -> None:
             raise ConfigError(f"{option} {path}: is the file of {first}, too", remedy="name two files")
 
 
-def _pdf(made: Report) -> bytes:
+def _pdf_writer() -> Callable[[Report], bytes]:
+    """What draws a report as PDF; ConfigError where its package is missing."""
+    from secfed.audit.render.chromium import browser, print_to_pdf
+    from secfed.audit.render.html import to_html
+
+    if (program := browser()) is not None:
+
+        def printed(report: Report) -> bytes:
+            done = print_to_pdf(to_html(report), program)
+            return done if done is not None else _drawer()(report)
+
+        return printed
+    return _drawer()
+
+
+def _drawer() -> Callable[[Report], bytes]:
     try:
         from secfed.audit.render.pdf import to_pdf
     except ModuleNotFoundError as error:
         if error.name != "fpdf":
             raise
         raise ConfigError(
-            "--pdf: the package fpdf2 is not installed.",
-            remedy="pip install fpdf2, or print the HTML report to PDF in a browser",
+            "--pdf: neither Chromium nor the package fpdf2 is installed.",
+            remedy=f"{installing('pdf')}; or print the HTML report to PDF in a browser",
         ) from None
-    return to_pdf(made)
+    return to_pdf
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -174,6 +190,8 @@ def _write(path: Path, data: bytes) -> None:
 
 def _verdict(console: Console, made: Report) -> None:
     """Print problems and notes, and fail if there is a problem."""
+    from secfed.crypto.identity import grouped
+
     check = made.verification
     lines = [str(problem) for problem in check.problems]
     say_problems(console, lines)
@@ -196,4 +214,5 @@ def _verdict(console: Console, made: Report) -> None:
     say(console, f"Verified: {files}; {epsilons} computed again.", style)
     if not check.pinned:
         for roster in check.rosters:
-            typer.echo(f"Keys from the folders; compare the roster's digest with your own: {roster.digest}")
+            typer.echo("Keys from the folders; compare the roster's digest with your own:")
+            typer.echo(grouped(roster.digest))

@@ -56,7 +56,7 @@ def show_budgets(console: Console, made: Report) -> None:
     for how, amounts in stated.items():
         say(console, how)
         console.print()
-        console.print(_budget_table(amounts))
+        console.print(first_that_fits(console, [_budget_table(amounts)]))
         console.print()
     if not made.ledgers:
         console.print("No ledger that verifies: no differential privacy is recorded here.")

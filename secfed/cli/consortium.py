@@ -12,10 +12,11 @@ from cryptography import x509
 from rich.text import Text
 
 from secfed.cli.asking import confirm, new_passphrase, passphrase_of
+from secfed.cli.notify import centre_notify
 from secfed.cli.options import AsJson, Compared, NewFolder, NewPassphrase
 from secfed.cli.site_folders import ConsortiumArgument, at, chosen
 from secfed.cli.site_folders import ConsortiumOption as Folder
-from secfed.crypto.identity import fingerprint
+from secfed.crypto.identity import fingerprint, grouped
 from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.pki.certificate_checks import Expiry, Urgency, public_der
@@ -23,9 +24,12 @@ from secfed.deploy.pki.names import AGGREGATOR
 from secfed.errors import ConfigError
 from secfed.storage import private_files
 from secfed.terminal.consoles import plain_text, plural, print_json, say, stdout
-from secfed.terminal.tables import new_table
+from secfed.terminal.tables import first_that_fits, new_table
+
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Its name.", show_default=False)]
 
 consortium_app = typer.Typer(no_args_is_help=True, help="Found a consortium, admit hospitals.")
+consortium_app.command("notify")(centre_notify)
 
 
 @consortium_app.command()
@@ -89,7 +93,7 @@ def admit(
         reply = consortium.admit(request, now=messages.utc_now(), passphrase=secret)
         typer.echo(f"Admitted {request.site}; its reply is {reply}")
     roster = consortium.roster()
-    digest = "" if roster is None else roster.digest.hex()
+    digest = "" if roster is None else grouped(roster.digest.hex())
     typer.echo(f"Roster {consortium.roster_path}, digest {digest}")
     typer.echo("Give every site its reply and the roster, and read them the digest over another channel.")
 
@@ -130,6 +134,20 @@ def renew(
     secret = passphrase_of(consortium.ca_key_path)
     reply = consortium.renew_site(name, made, now=messages.utc_now(), passphrase=secret)
     typer.echo(f"Renewed; give {reply} to {name}: secfed site join {reply.name}")
+
+
+@consortium_app.command()
+def pause(study: StudyName, folder: Folder = Path()) -> None:
+    """Let the aggregator put a study aside before its next exchange; other studies get their turn."""
+    Consortium(folder).pause(study)
+    typer.echo(f"Paused {study}. To go on: secfed consortium resume {study}{at(folder)}")
+
+
+@consortium_app.command()
+def resume(study: StudyName, folder: Folder = Path()) -> None:
+    """Let the aggregator go on with a paused study, when its turn comes."""
+    Consortium(folder).resume(study)
+    typer.echo(f"Resumed {study}.")
 
 
 @consortium_app.command()
@@ -186,6 +204,7 @@ def _summary(consortium: Consortium, now: datetime) -> dict[str, object]:
         "name": consortium.facts.name,
         "address": consortium.aggregator.address,
         "roster_digest": None if roster is None else roster.digest.hex(),
+        "paused": list(consortium.paused()),
         "certificates": [
             {
                 "owner": owner,
@@ -209,10 +228,12 @@ def _show(consortium: Consortium, now: datetime) -> None:
     sites = plural(0 if roster is None else len(roster.sites), "site")
     say(console, f"{consortium.facts.name}, {consortium.aggregator.address}, {sites}")
     console.print()
-    console.print(table)
+    console.print(first_that_fits(console, [table]))
     console.print()
-    digest = "none yet: no site is enrolled" if roster is None else roster.digest.hex()
+    digest = "none yet: no site is enrolled" if roster is None else grouped(roster.digest.hex())
     say(console, f"Roster digest: {digest}")
+    for study in consortium.paused():
+        say(console, f"Paused: {study}; to go on: secfed consortium resume {study}{at(consortium.folder)}")
     for owner in due:
         say(console, f"Renew: secfed consortium renew {owner}{at(consortium.folder)}")
 

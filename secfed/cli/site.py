@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from secfed.cli import site_check
+from secfed.cli import site_backup, site_check
 from secfed.cli.asking import confirm, new_passphrase, passphrase_of
 from secfed.cli.options import AsJson, Compared, NewFolder, NewPassphrase
 from secfed.cli.site_folders import FolderArgument, at, chosen, located
 from secfed.cli.site_folders import FolderOption as Folder
-from secfed.crypto.identity import Roster, fingerprint
+from secfed.crypto.identity import Roster, fingerprint, grouped
 from secfed.crypto.identity import fingerprint as of_key
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.enrolment import messages
@@ -25,10 +25,12 @@ from secfed.errors import ConfigError, RosterError, SecfedError
 from secfed.records.roster_file import read_roster
 from secfed.storage import private_files
 from secfed.terminal.consoles import plain_text, print_json, say, say_check, stdout
-from secfed.terminal.tables import new_table
+from secfed.terminal.tables import first_that_fits, new_table
 
 site_app = typer.Typer(no_args_is_help=True, help="Make keys, join a consortium, pin its roster.")
 site_app.command()(site_check.check)
+site_app.command()(site_backup.backup)
+site_app.command()(site_backup.restore)
 
 Fingerprint = Annotated[
     str | None,
@@ -139,7 +141,7 @@ def _agreed(
         check_digest(roster, expected)
     pinned = site.pinned_or_none()
     if pinned is not None and pinned.roster == roster:
-        typer.echo(f"This roster is pinned already, digest {roster.digest.hex()}")
+        typer.echo(f"This roster is pinned already, digest {grouped(roster.digest.hex())}")
         return None
     _show_roster(site, roster, None if pinned is None else pinned.roster)
     confirm(
@@ -172,13 +174,13 @@ def _show_roster(site: SiteFolder, roster: Roster, pinned: Roster | None) -> Non
             note = "NEW KEY" if name in known else "new"
             rekeyed = rekeyed or name in known
         table.add_row(plain_text(name), fingerprint(public), Text(note, style=styles.get(note, "dim")))
-    console.print(table)
+    console.print(first_that_fits(console, [table]))
     console.print()
     if removed := [name for name in known if name not in roster.sites]:
         say(console, f"No longer in it: {', '.join(removed)}", "yellow")
     if rekeyed:
         say(console, "A key changed. Ask the study centre why before you pin this.", "bold red")
-    say(console, f"Roster digest: {roster.digest.hex()}")
+    say(console, f"Roster digest: {grouped(roster.digest.hex())}")
 
 
 def _show(checks: tuple[StatusItem, ...]) -> None:

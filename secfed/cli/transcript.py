@@ -9,10 +9,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from secfed.crypto.identity import grouped
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.terminal.consoles import plain_text, plural, say, say_problems, stdout
-from secfed.terminal.tables import new_table
+from secfed.terminal.tables import first_that_fits, new_table
 
 if TYPE_CHECKING:
     from secfed.audit.transcript_check import Verdict  # needs torch
@@ -61,7 +62,8 @@ def verify(
             remedy="do not rely on this run's record; get untampered copies from their owners",
         )
     if roster is None:
-        typer.echo(f"Keys from {beside}; compare its digest with your own: {pinned.digest.hex()}")
+        typer.echo(f"Keys from {beside}; compare its digest with your own:")
+        typer.echo(grouped(pinned.digest.hex()))
 
 
 def _show(console: Console, verdict: Verdict) -> None:
@@ -81,7 +83,7 @@ def _show(console: Console, verdict: Verdict) -> None:
             counts = (str(len(party.entries)), f"{len(party.summed)} of {expected}")
             head = party.entries[-1].hash.hex()[:16]
         table.add_row(plain_text(party.owner), *counts, head, result)
-    console.print(table)
+    console.print(first_that_fits(console, [table]))
     console.print()
     say_problems(console, [str(problem) for problem in verdict.problems])
     for party in sites:

@@ -31,6 +31,12 @@ class StudySection(Strict):
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="the seed of partition, split, initial model and batch order"
     )
+    purpose: str = Field(
+        default="",
+        max_length=500,
+        json_schema_extra=LATER,
+        description="what the study is for, in a sentence: people at hospitals read it before they approve",
+    )
 
 
 class ProtectionSection(Strict):
@@ -138,9 +144,9 @@ class ProtectionSection(Strict):
                     )
         if self.sites_per_round is not None and not self.traits.aggregator_reads_sums:
             raise ConfigError(
-                f"protection.sites_per_round: under {self.name} protection the sites keep the model, and one "
-                "that the last rounds do not ask would be left with an older one",
-                remedy='set protection.name = "masked", or remove it',
+                f"protection.sites_per_round: where only the sites read sums ({self.kind}) they keep the "
+                "model, and one that the last rounds do not ask would be left with an older one",
+                remedy='set protection.name = "masked" and protection.reveal = "aggregator", or remove it',
             )
         if self.graph == "complete" and self.dropout_rate != DROPOUT_RATE:
             raise ConfigError(

@@ -1,9 +1,9 @@
 """The Engine interface: where the local work of a simulation's hospitals runs; and the one in this process.
 
 Whatever the engine, protocol, journals, ledgers, masks and transcripts stay in this process, and local work
-is paid for here before it starts. Local work draws from seeds of its site, round and exchange, on one thread;
-so model bytes, transcripts and ledgers are the same with every engine, number of workers and order of
-completion.
+is paid for here before it starts. Local work draws from seeds of its site, round and exchange, on one thread
+(unless asked otherwise); so model bytes, transcripts and ledgers are the same with every engine, number of
+workers and order of completion.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ class Inline(Engine):
 
 
 @contextmanager
-def single_threaded() -> Iterator[None]:
-    """One thread for torch and NumPy: more change the last digits of sums, and with them models."""
+def threads_of_torch(threads: int) -> Iterator[None]:
+    """So many for torch and NumPy: another number changes the last digits of sums, and with them models."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     try:
-        with threadpool_limits(1):
+        with threadpool_limits(threads):
             yield
     finally:
         torch.set_num_threads(before)
 
 
 def one_thread() -> None:
-    """As :func:`single_threaded`, for the whole life of a worker, and for libraries that it loads later."""
+    """One for the whole life of a worker, and for libraries that it loads later."""
     torch.set_num_threads(1)
     threadpool_limits(1)
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))

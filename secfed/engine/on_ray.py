@@ -28,7 +28,7 @@ from secfed.engine.options import EngineOptions
 from secfed.engine.pool import EngineEnded, Late, Pool, WorkerDied
 from secfed.engine.trainer import serve
 from secfed.engine.wire import Job, Tensors, decoded, encoded
-from secfed.errors import ConfigError, LinkError
+from secfed.errors import ConfigError, LinkError, installing
 from secfed.study.build import build
 from secfed.study.study import Study
 
@@ -44,7 +44,7 @@ class Ray(Pool):
         except ImportError:
             raise ConfigError(
                 "--engine ray: Ray is not installed",
-                remedy="in secfed's folder: pip install --constraint constraints.txt '.[cluster]'",
+                remedy=installing("cluster"),
             ) from None
         self._ray: Any = ray
         self._mine = not ray.is_initialized()

@@ -11,7 +11,7 @@ NAMES = ("inline", "processes", "ray")
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where local work is done; nothing but a deadline changes a result."""
+    """Where local work is done; nothing but a deadline, and more threads, changes a result."""
 
     # inline, processes or ray; ray://HOST:PORT joins a cluster
     name: str = "inline"
@@ -19,6 +19,7 @@ class EngineOptions:
     site_deadline_s: float | None = None  # of one site's work on one exchange; who is later has dropped out
     # what a worker has, for example 0.25; above 1 whole ones. None lets the study's need of memory decide.
     gpus_per_site: float | None = None
+    threads: int = 1  # of the process, inline; another number changes the last digits of a model
 
     def __post_init__(self) -> None:
         if self.name not in NAMES and not self.name.startswith("ray://"):
@@ -32,6 +33,13 @@ class EngineOptions:
             raise ConfigError(
                 f"--gpus-per-site {share:g}: not a share of a GPU, nor a number of GPUs",
                 remedy="use 0.25 for a quarter, 2 for two, 0 for none",
+            )
+        if self.threads < 1:
+            raise ConfigError(f"--threads {self.threads}: no work would be done", remedy="use 1 or more")
+        if self.name != "inline" and self.threads != 1:
+            raise ConfigError(
+                f"--threads {self.threads}: with --engine {self.name} each worker has one thread",
+                remedy="leave it out, and use --workers",
             )
         if self.name == "inline" and share is not None:
             raise ConfigError(

@@ -18,12 +18,13 @@ from secfed.crypto.messages import FinalModel
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BadSignature, MalformedMessage
 from secfed.runs.model_record import ModelRecord
-from secfed.wire.frames import Notice, decode_state
 
 
 def final_frame(identity: Identity, roster: Roster, study: str, record: ModelRecord, data: Buffer) -> bytes:
     """The frame that carries a finished model to the sites."""
     unsigned = FinalModel(study, roster.digest, record.round, record.sums, record.sha256, model=data)
+    from secfed.wire.frames import Notice  # as below
+
     signature = identity.sign(labels.SIGN_MODEL, unsigned.body())
     return Notice(replace(unsigned, signature=signature).encode()).encode()
 
@@ -48,6 +49,10 @@ def open_final(message: Buffer, roster: Roster, study: str) -> FinalModel:
         raise Refusal.MODEL_MISMATCH.refuse("another study or roster")
     if hashlib.sha256(final.model).digest() != final.model_digest:
         raise Refusal.MODEL_MISMATCH.refuse("another digest")
+    from secfed.wire.frames import (
+        decode_state,  # needs torch, which whoever only checks records has no use for
+    )
+
     try:
         decode_state(final.model)
     except MalformedMessage:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from secfed.algorithms.framework.base import Metrics
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import SIGNATURE_BYTES
 from secfed.crypto.messages import DIGEST_BYTES
@@ -21,7 +20,7 @@ from secfed.errors import TranscriptError
 from secfed.records.hash_chain import Entry, canonical_json
 from secfed.records.transcript import FOLLOWED, SUMMED, SumRecord
 from secfed.runs.run_folder import MODEL_FILE
-from secfed.runs.run_report import numbers
+from secfed.runs.run_report import Metrics, numbers
 
 _SUMS: Final = (SUMMED, FOLLOWED)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,8 @@ class Journal:
             # Autocommit: a transaction is open only between BEGIN and COMMIT below.
             # One thread at a time: the lock sees to it where all sites of a simulation share a journal.
             self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+            # At the latest with the journal: also if it cannot be used, and in a process that forgets it.
+            weakref.finalize(self, self._db.close)
             self._db.execute("PRAGMA journal_mode = DELETE")
             self._db.execute("PRAGMA synchronous = EXTRA")
             self._db.execute(_SCHEMA)

@@ -28,6 +28,7 @@ from secfed.errors import (
     InconsistentView,
     MalformedMessage,
     RangeError,
+    Replay,
     RoundAborted,
     SecfedError,
     WrongState,
@@ -101,6 +102,9 @@ class OpeningSession(Site):
                     remedy="check that all sites run the same secfed and torch versions, and compare "
                     "transcripts; this site cannot go on with this study",
                 )
+            if (task.round, task.exchange_index) <= self._last:
+                # It was away then. A second sum of the exchange would be of updates on a later state.
+                raise Replay("the sum of this exchange, or of a later one, was taken before")
             self._contribute(task, partial(self._broadcast, task.round), tag)
         return self._view(tag)
 

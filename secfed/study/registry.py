@@ -26,7 +26,7 @@ from secfed.algorithms.data.image_text import files as image_text_files
 from secfed.algorithms.data.image_text import options as image_text_options
 from secfed.algorithms.data.multiview import digits, fashion, sets
 from secfed.algorithms.data.multiview import options as multiview_options
-from secfed.algorithms.data.tabular import heart_disease, table
+from secfed.algorithms.data.tabular import column_options, column_sets, heart_disease, table
 from secfed.algorithms.data.tabular import options as table_options
 from secfed.algorithms.data.transfer import files as transfer_files
 from secfed.algorithms.data.transfer import flickr, scenes
@@ -99,6 +99,10 @@ DATASETS: Mapping[str, RegistryEntry] = {
     "transfer-files": RegistryEntry(transfer_options.TransferFilesOptions, transfer_files.TransferFiles),
     "digits-views": RegistryEntry(multiview_options.DigitsViewsOptions, digits.digits_views),
     "heart-disease": _bundled(heart_disease.HeartDiseaseOptions, heart_disease.heart_disease),
+    "columns": RegistryEntry(column_options.ColumnsOptions, column_sets.columns),
+    "heart-table": _bundled(column_sets.HeartTableOptions, column_sets.heart_table),
+    "diabetes-table": _bundled(column_sets.BundledTableOptions, column_sets.diabetes_table),
+    "breast-cancer-table": _bundled(column_sets.BundledTableOptions, column_sets.breast_cancer_table),
 }
 
 # Table of the study file: its built-ins, and how many positional arguments a user's factory gets.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, installing
 from secfed.sweep.child import run_alone
 from secfed.sweep.plan import SweepRun
 from secfed.sweep.processes import ProcessRunner, last_line
@@ -174,5 +174,5 @@ def make_runner(engine: str, paths_from: Path, jobs: int, slurm: Sequence[str], 
 def _lacks(engine: str, package: str) -> ConfigError:
     return ConfigError(
         f"--engine {engine}: {package} is not installed",
-        remedy="in secfed's folder: pip install --constraint constraints.txt '.[cluster]'",
+        remedy=installing("cluster"),
     )

@@ -14,6 +14,7 @@ from secfed.sweep.results import Row, metric_names
 from secfed.terminal.consoles import live_or, plain_text, progress_bar, say, show_metric, show_seconds
 
 _MOST_RUNNING = 8  # shown one by one
+_MOST_ENDED = 8  # of those that have ended, the newest
 
 
 def watching(console: Console) -> AbstractContextManager[SweepObserver]:
@@ -22,9 +23,10 @@ def watching(console: Console) -> AbstractContextManager[SweepObserver]:
 
 
 class LiveSweepObserver(SweepObserver):
-    """A bar, the time left, and what each run is doing."""
+    """A bar, the time left, what each run is doing, and the newest results."""
 
     def __init__(self, console: Console) -> None:
+        self._ended: tuple[Text, ...] = ()
         self._now: jobs.Progress | None = None
         self._bar = progress_bar(console, "left")
         self._task = self._bar.add_task("preparing", total=None, left="")
@@ -40,6 +42,12 @@ class LiveSweepObserver(SweepObserver):
             left=show_left(now.left_s),
         )
 
+    def ended(self, row: Row) -> None:
+        """Show its result among the newest."""
+        style = "" if row.status == "done" else "red"
+        text = Text(plain_text(show_ended(row)), style=style, no_wrap=True, overflow="ellipsis")
+        self._ended = (*self._ended[1 - _MOST_ENDED :], text)
+
     def render(self) -> RenderableType:
         """What is on the screen now; called by the display's own thread."""
         now = self._now  # replaced, never changed, so this thread sees one consistent version
@@ -48,7 +56,7 @@ class LiveSweepObserver(SweepObserver):
         running.add_column(no_wrap=True, ratio=1, overflow="ellipsis", style="dim")
         for title, doing in list(now.running.items() if now else ())[:_MOST_RUNNING]:
             running.add_row(Text(plain_text(title)), Text(plain_text(doing)))
-        return Group(self._bar, running)
+        return Group(self._bar, running, *self._ended)
 
 
 class LineSweepObserver(SweepObserver):
@@ -67,12 +75,15 @@ class LineSweepObserver(SweepObserver):
 
     def ended(self, row: Row) -> None:
         """Name the run and its first metric, or its error."""
-        if row.status == "done":
-            metrics = (f"{name} {show_metric(row.metrics, name)}" for name in metric_names([row]))
-            seconds = f"{show_seconds(row.seconds or 0.0)} s"
-            say(self._console, ", ".join([f"done: {row.run.title}: {seconds}", *metrics]))
-        else:
-            say(self._console, f"{row.status}: {row.run.title}: {row.error}: {row.message}")
+        say(self._console, show_ended(row))
+
+
+def show_ended(row: Row) -> str:
+    """A run that has ended, and its metrics, or its error."""
+    if row.status != "done":
+        return f"{row.status}: {row.run.title}: {row.error}: {row.message}"
+    metrics = (f"{name} {show_metric(row.metrics, name)}" for name in metric_names([row]))
+    return ", ".join([f"done: {row.run.title}: {show_seconds(row.seconds or 0.0)} s", *metrics])
 
 
 def show_progress(now: jobs.Progress) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from secfed.algorithms.metrics.noise_error import WITHHELD_ABOVE, error_of, is_withheld
@@ -160,12 +161,13 @@ def live_or(
 
 
 def progress_bar(console: Console, field: str) -> Progress:
-    """A bar between a description and the text of a field."""
+    """A bar, the time, a description and the text of a field: what varies in length comes last."""
+    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn(f"{{task.fields[{field}]}}", style="cyan"),
+        BarColumn(bar_width=max(8, min(console.width // 3, console.width - 72))),
         TimeElapsedColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        TextColumn(f"{{task.fields[{field}]}}", style="cyan", table_column=rest),
         console=console,
         expand=True,
     )

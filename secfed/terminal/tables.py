@@ -35,7 +35,7 @@ WORTH_TELLING_S = 1.0  # a shorter wait for hospitals is the network's
 _MOST_ROWS = 60  # longer runs show their beginning and their end
 _MOST_SITES = 24
 _MOST_INCIDENTS = 12
-_GROUPS = {"eval": "metrics over held-out records", "weight": "the number of records"}
+_NARROW = 60  # columns of a console in which tables are stacked
 _LONG_NAME = 9  # longer metric names are broken at an underscore
 
 
@@ -65,13 +65,32 @@ def new_table(*headers: str, numbers: Collection[str] = (), whole: Collection[st
 
 
 def first_that_fits(console: Console, tables: Iterable[Table]) -> Table:
-    """The first table in which nothing has to be broken or cut on this console, else the last."""
+    """The first table in which nothing has to be broken or cut on this console, else the last.
+
+    On a very narrow console that one is stacked, a line for each cell: columns would cut names and numbers.
+    """
     unlimited = console.options.update(max_width=10_000)
     table = new_table()
     for table in tables:
         if Measurement.get(console, unlimited, table).maximum <= console.width:
-            break
-    return table
+            return table
+    return table if console.width >= _NARROW else _stacked(table)
+
+
+def _stacked(table: Table) -> Table:
+    """Headers and cells of every row below each other, rows apart from each other."""
+    stacked = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, show_header=False)
+    stacked.add_column(style="bold", overflow="fold", max_width=14)
+    stacked.add_column(overflow="fold")
+    columns = [
+        (str(column.header).replace("\n", " ").strip(), list(column.cells)) for column in table.columns
+    ]
+    for row in range(table.row_count):
+        if row:
+            stacked.add_row("", "")
+        for header, cells in columns:
+            stacked.add_row(header, cells[row])
+    return stacked
 
 
 def round_table(console: Console, rounds: Sequence[RoundReport], *, most_rows: int = _MOST_ROWS) -> Table:
@@ -208,7 +227,7 @@ def summary(console: Console, report: RunReport) -> RenderableType:
         for one in report.zeroed
     ]
     if report.privacy is not None:
-        parts += ["", *_privacy(report.privacy), ""]
+        parts += ["", *_privacy(console, report.privacy), ""]
     parts += _final(report)
     if errors := explain_errors([report.initial, report.final, *(one.metrics for one in report.rounds)]):
         parts.append(Text(errors, style="yellow"))
@@ -245,7 +264,7 @@ def _beside(metrics: Metrics, before: Metrics, began: str) -> str:
     )
 
 
-def _privacy(privacy: PrivacyReport) -> list[RenderableType]:
+def _privacy(console: Console, privacy: PrivacyReport) -> list[RenderableType]:
     """What every site's ledger says: never an epsilon without its relation, delta and accountant."""
     heading = Text("Privacy spent  ", style="bold")
     relation = f"unit: {privacy.unit}, {privacy.adjacency}, delta {privacy.delta:g}"
@@ -257,7 +276,7 @@ def _privacy(privacy: PrivacyReport) -> list[RenderableType]:
         left = "no limit" if one.limit is None else f"{max(0.0, one.limit - one.epsilon):.2f}"
         refused = str(one.refused) if one.refused else ""
         table.add_row(plain_text(one.site), f"{one.epsilon:.2f}", left, refused)
-    parts: list[RenderableType] = [heading, table]
+    parts: list[RenderableType] = [heading, first_that_fits(console, [table])]
     if len(privacy.sites) > _MOST_SITES:
         parts.append(Text(f"... and {len(privacy.sites) - _MOST_SITES} more; see run.json"))
     warnings = []
@@ -269,6 +288,6 @@ def _privacy(privacy: PrivacyReport) -> list[RenderableType]:
         )
     if privacy.unprotected:
         groups = dict.fromkeys(name.partition("/")[0] for name in privacy.unprotected)
-        names = ", ".join(_GROUPS.get(name, plain_text(name)) for name in groups)
-        warnings.append(f"Left in sums without noise, as the study says: {names}. Not in epsilon.")
+        names = ", ".join(plain_text(privacy.words.get(name, name)) for name in groups)
+        warnings.append(f"Left in sums without noise: {names}. Not in epsilon.")
     return [*parts, *(Text(warning, style="yellow") for warning in warnings)]

@@ -11,9 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
-from importlib import util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +23,7 @@ from secfed.audit.privacy.check import check
 from secfed.crypto import labels
 from secfed.crypto.codec import digest
 from secfed.crypto.identity import Identity
-from secfed.crypto.messages import FinalModel, Result
+from secfed.crypto.messages import FinalModel
 from secfed.dp.accounting.events import (
     _KINDS,
     Event,
@@ -42,29 +41,30 @@ from secfed.dp.ledger.ledger import LEDGER as LEDGER_CHAIN
 from secfed.dp.ledger.ledger import SPENT
 from secfed.records import decision_state, hash_chain, transcript
 from secfed.records.decision_log import DECISIONS
-from secfed.records.hash_chain import OPENED, Chain, ChainType, canonical_json
+from secfed.records.hash_chain import OPENED, canonical_json
 from secfed.records.transcript import CLOSED, MODEL, RELEASED, SUMMED, TRANSCRIPT
 from tests.dp.report_case import ADD, LEDGER, PRIVACY, UPDATE, Case, Study, settings
+from tests.interop.auditor_case import (
+    HERE,
+    OTHER,
+    SITE,
+    Body,
+    Run,
+    dropped,
+    entries_of,
+    flip,
+    load_verifier,
+    write,
+)
 
-HERE = Path(__file__).parents[2] / "examples" / "auditor"
-SITE, OTHER = "hospital-b", "hospital-c"
 EVENTS: tuple[Event, ...] = (Gaussian(ADD, 9.0, 1), UnitSkellam(ADD, 1e4, 1e5, 1e10, 1))
 MODEL_BYTES = b"the model"
 NOISE = {"noise_multiplier"}
-Body = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def verifier() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(HERE))
-    spec = util.spec_from_file_location("auditor_verify", HERE / "verify.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(HERE))
+def verifier() -> ModuleType:
+    return load_verifier()
 
 
 @pytest.fixture(scope="module")
@@ -95,71 +95,6 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return made
 
 
-class Run:
-    """A copy of the run, and ways to tamper with it."""
-
-    def __init__(self, case: Case, folder: Path) -> None:
-        self.case, self.path = case, Path(shutil.copytree(case.root / "run", folder))
-        self.central = self.path / "transcript.jsonl"
-        self.site = self.path / "sites" / SITE / "transcript.jsonl"
-        self.other = self.path / "sites" / OTHER / "transcript.jsonl"
-        self.ledger = self.path / "sites" / SITE / LEDGER
-
-    def lines(self, path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
-        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-
-    def replaced(self, path: Path, old: str, new: str) -> None:
-        data = path.read_text()
-        assert old in data
-        path.write_text(data.replace(old, new, 1))
-
-    def resigned(self, path: Path, change: Callable[[list[tuple[str, Body]]], object]) -> None:
-        """The chain as its owner would write it anew, with a valid signature on every line."""
-        kind = LEDGER_CHAIN if path.name == LEDGER else TRANSCRIPT
-        site = OTHER if path == self.other else SITE
-        owner = self.case.aggregator if path == self.central else self.case.identities[site]
-        entries = [
-            (entry["kind"], entry["body"]) for entry in map(json.loads, path.read_bytes().splitlines())
-        ]
-        before = [entry["hash"] for entry in map(json.loads, path.read_bytes().splitlines())]
-        change(entries)
-        _write(path, owner, kind, entries)
-        if path == self.ledger:  # and the heads that the site's own transcript recorded, too
-            after = [entry["hash"] for entry in map(json.loads, path.read_bytes().splitlines())]
-            heads = dict(zip(before[-len(after) :], after, strict=False))
-            self.resigned(self.site, lambda found: [_follow(body, heads) for _, body in found])
-
-    def bodies(self, path: Path, kind: str, change: Callable[[Body], object]) -> None:
-        """Re-sign with every body of one kind changed."""
-        self.resigned(path, lambda entries: [change(body) for one, body in entries if one == kind])
-
-    def signed(self, body: Body) -> Body:
-        """A sum's body with a result that the aggregator signed."""
-        spec, totals = bytes.fromhex(body["spec_digest"]), bytes.fromhex(body["totals_digest"])
-        result = Result(spec, tuple(body["survivors"]), totals)
-        signature = self.case.aggregator.sign(labels.SIGN_RESULT, result.body())
-        return {**body, "result_signature": signature.hex()}
-
-
-def _follow(body: Body, heads: dict[str, str]) -> None:
-    if "ledgers" in body:
-        body["ledgers"] = {name: heads.get(head, head) for name, head in body["ledgers"].items()}
-
-
-def _write(path: Path, owner: Identity, kind: ChainType, entries: list[tuple[str, Body]]) -> None:
-    made: list[bytes] = []
-    chain = Chain(owner, kind, sink=made.append)
-    for name, body in entries:
-        chain.append(name, body)
-    path.write_bytes(b"".join(made))
-
-
-def _flip(run: Run, path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def _roster(run: Run, **changes: Any) -> None:
     path = run.path / "roster.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -177,10 +112,6 @@ def _event(**changes: Any) -> Callable[[Run], None]:
     return lambda run: _spent(run, lambda body: body["event"].update(changes))
 
 
-def _dropped(kind: str, index: int) -> Callable[[list[tuple[str, Body]]], object]:
-    return lambda entries: entries.remove([entry for entry in entries if entry[0] == kind][index])
-
-
 def _again(run: Run, path: Path, **changes: Any) -> None:
     def more(entries: list[tuple[str, Body]]) -> None:
         last = [body for kind, body in entries if kind == SUMMED][-1]
@@ -191,9 +122,9 @@ def _again(run: Run, path: Path, **changes: Any) -> None:
 
 TAMPERING: dict[str, Callable[[Run], object]] = {
     # Bytes, by somebody without a key.
-    "a byte of the aggregator's transcript": lambda run: _flip(run, run.central),
-    "a byte of a site's transcript": lambda run: _flip(run, run.site),
-    "a byte of a ledger": lambda run: _flip(run, run.ledger),
+    "a byte of the aggregator's transcript": lambda run: flip(run, run.central),
+    "a byte of a site's transcript": lambda run: flip(run, run.site),
+    "a byte of a ledger": lambda run: flip(run, run.ledger),
     "a line removed": lambda run: run.lines(run.site, lambda x: [*x[:3], *x[4:]]),
     "a line repeated": lambda run: run.lines(run.site, lambda x: [*x[:3], x[2], *x[3:]]),
     "lines exchanged": lambda run: run.lines(run.ledger, lambda x: [x[0], x[2], x[1], *x[3:]]),
@@ -233,8 +164,8 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "one key more in an entry": lambda run: run.lines(
         run.site, lambda x: [_with(json.loads(x[0]), zero=0), *x[1:]]
     ),
-    "a byte of the model": lambda run: _flip(run, run.path / "model.safetensors"),
-    "a byte of a site's model": lambda run: _flip(run, run.site.parent / "model.safetensors"),
+    "a byte of the model": lambda run: flip(run, run.path / "model.safetensors"),
+    "a byte of a site's model": lambda run: flip(run, run.site.parent / "model.safetensors"),
     "the end of the model": lambda run: (run.path / "model.safetensors").write_bytes(MODEL_BYTES[:-1]),
     "a metric in run.json": lambda run: run.replaced(run.path / "run.json", "0.75", "0.99"),
     # A transcript, by the site that signs it.
@@ -283,7 +214,7 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     ),
     "an unknown event": _event(event="nothing/1"),
     "an event with one field more": _event(more=1),
-    "a payment removed": lambda run: run.resigned(run.ledger, _dropped(SPENT, 0)),
+    "a payment removed": lambda run: run.resigned(run.ledger, dropped(SPENT, 0)),
     "a payment dated back": lambda run: _spent(run, lambda body: body.update(time_s=1)),
     "a budget raised afterwards": lambda run: _spent(
         run, lambda body: body["after"][0].update(epsilon=100.0)
@@ -297,15 +228,19 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "the hash of the last line": lambda run: run.lines(
         run.site, lambda x: [*x[:-1], _with(json.loads(x[-1]), hash="ee" * 32)]
     ),
-    "a chain under a stranger's key": lambda run: _write(
-        run.site, Identity.from_seed(SITE, bytes([77]) * 32), TRANSCRIPT, _entries(run.site)
+    "a chain under a stranger's key": lambda run: write(
+        run.site, Identity.from_seed(SITE, bytes([77]) * 32), TRANSCRIPT, entries_of(run.site)
     ),
     "another study, without a model": lambda run: run.resigned(
-        run.site, lambda entries: (_dropped(MODEL, 0)(entries), entries[0][1].update(study="other"))
+        run.site, lambda entries: (dropped(MODEL, 0)(entries), entries[0][1].update(study="other"))
     ),
     "two models, both signed": lambda run: run.bodies(run.site, MODEL, lambda b: _other_model(run, b)),
     "a stranger in a sum, no sites": lambda run: _alone(
         run, survivors=["nobody", SITE], cohort=["nobody", SITE]
+    ),
+    "two results of one exchange, no aggregator": lambda run: (
+        run.central.unlink(),
+        run.resigned(run.other, lambda entries: _other_result(run, entries)),
     ),
     "an exchange twice, no sites": lambda run: _alone(run, round=1),
     "a model after more sums, no sites": lambda run: (
@@ -315,7 +250,7 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
     "a sum that the site is not in": lambda run: _not_in(run),
     # The aggregator's transcript, by the aggregator.
     "an exchange summed twice": lambda run: _again(run, run.central, spec_digest="bb" * 32),
-    "a sum left out": lambda run: run.resigned(run.central, _dropped(SUMMED, 0)),
+    "a sum left out": lambda run: run.resigned(run.central, dropped(SUMMED, 0)),
     "a survivor who is a stranger": lambda run: _again(
         run, run.central, round=9, spec_digest="cc" * 32, survivors=["nobody", SITE]
     ),
@@ -339,7 +274,7 @@ UNSEEN: dict[str, Callable[[Run], object]] = {
     "all records of a site": lambda run: shutil.rmtree(run.site.parent),
     # A site that was in a sum may not have got its result; it is noted.
     "a sum that a site leaves out": lambda run: run.resigned(
-        run.site, lambda entries: (_dropped(SUMMED, 0)(entries), entries[-1][1].update(sums=1))
+        run.site, lambda entries: (dropped(SUMMED, 0)(entries), entries[-1][1].update(sums=1))
     ),
 }
 
@@ -378,10 +313,6 @@ def _too_long(run: Run) -> None:
         hash_chain.MAX_LINE_BYTES = before
 
 
-def _entries(path: Path) -> list[tuple[str, Body]]:
-    return [(entry["kind"], entry["body"]) for entry in map(json.loads, path.read_bytes().splitlines())]
-
-
 def _other_model(run: Run, body: Body) -> None:
     """The aggregator gave this site another model than the others."""
     other = hashlib.sha256(b"another").digest()
@@ -411,7 +342,13 @@ def _not_in(run: Run) -> None:
     """A sum of two others, in the transcripts of the aggregator and of this site; no models."""
     others: Body = {"survivors": ["hospital-c", "st-anna"]}
     for path in (run.central, run.site):
-        run.resigned(path, lambda entries: (_more(run, entries, **others), _dropped(MODEL, 0)(entries)))
+        run.resigned(path, lambda entries: (_more(run, entries, **others), dropped(MODEL, 0)(entries)))
+
+
+def _other_result(run: Run, entries: list[tuple[str, Body]]) -> None:
+    """The aggregator told this site of a sum over others."""
+    last = [body for kind, body in entries if kind == SUMMED][-1]
+    last.update(run.signed({**last, "spec_digest": "bb" * 32, "survivors": [OTHER, "st-anna"]}))
 
 
 def _closed_early(entries: list[tuple[str, Body]]) -> None:
@@ -431,10 +368,6 @@ def _limits(entries: list[tuple[str, Body]], epsilon: float) -> None:
             one["epsilon"] = epsilon
 
 
-def _ours(run: Run) -> list[str]:
-    return [str(problem) for problem in check([run.path], [], None, []).problems]
-
-
 def test_good_records_verify(verifier: ModuleType, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     digest = case.roster.digest.hex()
     assert verifier.main([str(case.root / "run"), "--digest", digest]) == 0
@@ -448,7 +381,7 @@ def test_tampering_is_found_by_both(verifier: ModuleType, case: Case, tmp_path: 
     run = Run(case, tmp_path / "run")
     TAMPERING[name](run)
     assert verifier.main([str(run.path)]) == 1
-    assert _ours(run)
+    assert run.problems()
 
 
 CUT: dict[str, Callable[[Run], object]] = {
@@ -496,7 +429,7 @@ def test_what_no_record_shows_by_itself(verifier: ModuleType, case: Case, tmp_pa
         if name.startswith("the ends"):
             model.unlink()
     assert verifier.main([str(run.path)]) == 0
-    assert not _ours(run)
+    assert not run.problems()
 
 
 def test_a_head_that_was_shown_earlier_shows_a_cut_end(

@@ -40,6 +40,7 @@ CASES = [
     *(("fmcsc", variant, unit) for variant in ("", "one-view") for unit in ("none", "group", "site")),
     *(("fedcola", variant, unit) for variant in ("", "pairs") for unit in ("none", "group", "site")),
     *((name, "", unit) for name in OF_PAIRS for unit in ("none", "group", "site")),
+    ("statistics", "", "none"),
 ]
 # What the others add to these is played by name: their answers differ in fewer places.
 QUICK = [
@@ -87,8 +88,8 @@ def test_a_record_changes_no_answer_no_payment_and_no_entry(
     if algorithm in BUILT_IN:  # whole transformers overflow with large parameters, whatever the records are
         telling = HONEST
     if unit in ("none", "site") and broadcast == telling:
-        # or nothing was tested; private steps just leave such a record out, and no map passes one on
-        assert with_it.failures or algorithm in ("canonical", "view-kmeans")
+        # or nothing was tested; private steps just leave such a record out, and no map or cell passes it on
+        assert with_it.failures or algorithm in ("canonical", "statistics", "view-kmeans")
         assert not without.failures
 
 

@@ -1,20 +1,17 @@
-"""Reading views from ``.npz`` and ``.mat`` files, without running anything that a file might carry.
-
-A cell array of views, ``X``, is read as arrays ``X1``, ``X2`` and so on, and a sparse view as a full one.
-"""
+"""Reading views from ``.npz`` and ``.mat`` files, without running anything that a file might carry."""
 
 from __future__ import annotations
 
-import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.algorithms.data.tabular.options import Cell, canonical
 from secfed.algorithms.framework.unfit import unfit
 from secfed.config.schema import suggestion
 from secfed.errors import DataError
@@ -22,43 +19,44 @@ from secfed.errors import DataError
 Shape = tuple[int, ...]
 Scale = str | tuple[float, float]
 
-_NUMBERED: Final = re.compile(r"([A-Za-z_]+)[1-9][0-9]?")  # an entry of a cell array
-
 
 class ViewFile:
-    """Named arrays in one file; ``absent`` is the remedy where the file does not exist."""
+    """Named arrays in one file; ``absent`` is the remedy where the file does not exist.
+
+    Cells of a MATLAB cell array have names as in MATLAB: ``X{1}`` is the first one of ``X``.
+    """
 
     def __init__(self, path: Path, *, absent: str = "check data.path and the rights of the file") -> None:
         self._path = path
         self._absent = absent
+        if path.is_dir():
+            raise DataError(f"data.path: {path} is a folder", remedy="name the file of the views")
         if path.suffix not in (".npz", ".mat"):
             raise DataError(
                 f"data.path: {path.name} is neither .npz nor .mat",
                 remedy="save the views with numpy.savez, or in MATLAB with save(..., '-v7')",
             )
 
-    def shapes(self) -> dict[str, Shape]:
-        """Name to shape of every array, from headers only: no record is read."""
-        with self._readable():
-            if self._path.suffix == ".mat":
+    def shapes(self, *cells: str) -> dict[str, Shape]:
+        """Name to shape of every array, from headers only: no record is read, but for ``cells`` of a .mat."""
+        if self._path.suffix == ".mat":
+            with self._readable():
                 from scipy.io import whosmat  # a slow import that only this data set needs
 
-                found = {
-                    name: (tuple(map(int, shape)), kind) for name, shape, kind in whosmat(str(self._path))
-                }
-                cells = [name for name, (_, kind) in found.items() if kind == "cell"]
-                parts = self._mat(*cells) if cells else {}
-                shapes = {name: shape for name, (shape, kind) in found.items() if kind != "cell"}
-                return shapes | {name: tuple(value.shape) for name, value in parts.items()}
-            with zipfile.ZipFile(self._path) as archive:
-                return dict(_npy_shape(archive, entry) for entry in archive.namelist())
+                found = {name: tuple(map(int, shape)) for name, shape, _ in whosmat(str(self._path))}
+            inside = [name for name in cells if "{" in name and name.partition("{")[0] in found]
+            return found | {name: one.shape for name, one in self.arrays(*inside).items()}
+        with self._readable(), zipfile.ZipFile(self._path) as archive:
+            return dict(_npy_shape(archive, entry) for entry in archive.namelist())
 
     def arrays(self, *names: str) -> Mapping[str, NDArray[Any]]:
         """The arrays of these names; DataError for a file that is unreadable or lacks one."""
         with self._readable():
             if self._path.suffix == ".mat":
-                cells = [match[1] for name in names if (match := _NUMBERED.fullmatch(name))]
-                arrays = self._mat(*names, *cells)
+                from scipy.io import loadmat  # see above
+
+                wanted = list(dict.fromkeys(name.partition("{")[0] for name in names))
+                arrays = _with_cells(loadmat(str(self._path), variable_names=wanted), names)
             else:
                 with self._path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
                     arrays = {name: stored[name] for name in names if name in stored.files}
@@ -67,30 +65,35 @@ class ViewFile:
                 raise self.has_no(name)
         return {name: arrays[name] for name in names}
 
-    def _mat(self, *names: str) -> dict[str, NDArray[Any]]:
-        """Variables of a MATLAB file, the entries of a cell array as numbered variables; full, not sparse."""
-        from scipy.io import loadmat  # see above
-
-        plain: dict[str, NDArray[Any]] = {}
-        entries: dict[str, NDArray[Any]] = {}
-        for name, value in loadmat(str(self._path), variable_names=list(names)).items():
-            if isinstance(value, np.ndarray) and value.dtype == object:
-                for number, entry in enumerate(value.reshape(-1), start=1):
-                    entries[f"{name}{number}"] = _full(entry)
-            elif not name.startswith("__"):
-                plain[name] = _full(value)
-        return entries | plain
-
     def view(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         """Check that an array is a view: [n, D] numbers."""
+        if values.dtype == object:
+            cells = ", ".join(f'"{name}{{{number}}}"' for number in range(1, values.size + 1))
+            message = f"{self._path.name}: {name!r} is a cell array of {values.size}"
+            raise DataError(message, remedy=f"name its cells as views: data.views = [{cells}]")
         if values.ndim != 2 or values.dtype.kind not in "fiub":
             message = f"{self._path.name}: {name!r} is not a table of numbers"
             raise DataError(message, remedy="a view has one row per record and one column per feature")
         return values.astype(np.float64)
 
-    def labels(self, name: str, values: NDArray[Any], first: int) -> NDArray[np.int64]:
-        """Labels from 0, whatever the shape and number type they are stored in: [n] int64."""
+    def labels(
+        self, name: str, values: NDArray[Any], first: int, known: Sequence[Cell] | None = None
+    ) -> NDArray[np.int64]:
+        """Labels from 0, whatever the shape and type they are stored in: [n] int64.
+
+        Numbers count from ``first``; where the study lists the labels (``known``), their order counts.
+        """
         flat = values.reshape(-1)
+        if known is not None:
+            places = {canonical(label): place for place, label in enumerate(known)}
+            texts = [canonical(text) for text in self._texts(name, flat).tolist()]
+            if any(text not in places for text in texts):
+                message = f"{self._path.name}: labels {name!r} hold one that data.class_names does not list"
+                unfit(DataError(message, remedy="list every label in data.class_names"))
+            return np.array([places.get(text, 0) for text in texts], dtype=np.int64)
+        if flat.dtype.kind in "USO":
+            message = f"{self._path.name}: labels {name!r} are texts"
+            raise DataError(message, remedy="list them in data.class_names, in the order of the classes")
         wrong = DataError(f"{self._path.name}: labels {name!r} are not integers", remedy="number the classes")
         if flat.dtype.kind not in "fiub":
             raise wrong
@@ -103,19 +106,32 @@ class ViewFile:
 
     def names(self, name: str, values: NDArray[Any], what: str) -> NDArray[np.str_]:
         """Whose each record is, ``what`` says of which kind, as text: [n]."""
+        if values.dtype.kind in "fb":
+            raise self._nameless(name, what)
+        return self._texts(name, values.reshape(-1), what)
+
+    def _texts(self, name: str, flat: NDArray[Any], what: str = "classes") -> NDArray[np.str_]:
+        if flat.dtype == object:  # of a cell array: each an array of one text or number
+            flat = np.array([str(np.asarray(cell).reshape(-1)[0]) if np.size(cell) else "" for cell in flat])
         try:
-            if values.dtype.kind == "S":
-                values = np.char.decode(values, "utf-8")
+            if flat.dtype.kind == "S":
+                flat = np.char.decode(flat, "utf-8")
         except UnicodeDecodeError:
-            values = np.empty(0)
-        if values.dtype.kind not in "iuU":
-            message = f"{self._path.name}: {name!r} does not name {what}"
-            raise DataError(message, remedy="use UTF-8 or integers")
-        return np.char.strip(values.reshape(-1).astype(np.str_))
+            raise self._nameless(name, what) from None
+        if flat.dtype.kind not in "iuUfb":
+            raise self._nameless(name, what)
+        return np.char.strip(flat.astype(np.str_))
+
+    def _nameless(self, name: str, what: str) -> DataError:
+        message = f"{self._path.name}: {name!r} does not name {what}"
+        return DataError(message, remedy="use UTF-8 or integers")
 
     def has_no(self, name: str) -> DataError:
         """The error of an array that the file does not hold."""
-        return DataError(f"{self._path.name} has no array {name!r}", remedy=suggestion(name, self.shapes()))
+        named = suggestion(name, self.shapes())
+        if self._path.suffix == ".mat" and "{" not in name:
+            named += '; the cells of an array X are "X{1}", "X{2}" and so on'
+        return DataError(f"{self._path.name} has no array {name!r}", remedy=named)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -138,8 +154,32 @@ class ViewFile:
             ) from None
 
 
-def _full(value: Any) -> NDArray[Any]:
-    return np.asarray(value.toarray() if hasattr(value, "toarray") else value)
+def _with_cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Arrays by their names; a sparse matrix becomes a full one."""
+    arrays = {}
+    for name in names:
+        whole, brace, number = name.partition("{")
+        value = found.get(whole)
+        if value is None:
+            continue
+        if brace:
+            place = number.removesuffix("}")
+            cells = np.asarray(value).reshape(-1, order="F")  # as MATLAB counts
+            if cells.dtype != object or not place.isdigit() or not 1 <= int(place) <= len(cells):
+                continue
+            value = cells[int(place) - 1]
+        arrays[name] = value.toarray() if hasattr(value, "toarray") else np.asarray(value)
+    return arrays
+
+
+def known_values(values: NDArray[np.float64], rule: str) -> NDArray[np.float64]:
+    """A view [n, D] without NaN: each becomes the mean of what is known of the same record, else 0."""
+    gaps = np.isnan(values)
+    if rule != "record" or not gaps.any():
+        return values
+    count = (~gaps).sum(axis=1, keepdims=True)
+    mean = np.where(gaps, 0.0, values).sum(axis=1, keepdims=True) / np.maximum(count, 1)
+    return np.where(gaps, mean, values)
 
 
 def _npy_shape(archive: zipfile.ZipFile, entry: str) -> tuple[str, Shape]:
@@ -161,6 +201,8 @@ def scaled(values: NDArray[np.float64], rule: Scale | None) -> NDArray[np.float3
         if isinstance(rule, tuple):
             values = (values - rule[0]) / (rule[1] - rule[0])
         elif rule is not None and len(values):
-            low, width = values.min(axis=0), np.ptp(values, axis=0)
+            known = ~np.isnan(values)
+            low = np.where(known, values, np.inf).min(axis=0)
+            width = np.where(known, values, -np.inf).max(axis=0) - low
             values = (values - low) / np.where(width > 0, width, 1.0)
         return values.astype(np.float32)

@@ -13,8 +13,10 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data import base
+from secfed.algorithms.data.tabular.options import canonical
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 # Share of single-view sites by ratio of multi-view to single-view sites. The published counts come from
@@ -182,6 +184,17 @@ class MultiviewOptions(ViewsOptions):
     label_key: str = Field(default="Y", description="the name of the labels in the file")
     classes: int = Field(ge=2, description="the number of classes that the clustering is scored against")
     first_label: int = Field(default=0, description="the label of the first class, usually 0 or 1")
+    class_names: tuple[str | int | float, ...] | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description="an array of all labels in class order, where they are texts or other numbers",
+    )
+    missing: Literal["error", "record", "zero"] = Field(
+        default="error",
+        json_schema_extra=LATER,
+        description='NaN in a view: "error"; "record" (the mean of what it knows of the record) or "zero" '
+        "(after scaling); a record without a view has only NaN there, and zeros in the end",
+    )
     site_key: str | None = Field(default=None, description="the array that says where a record belongs")
     patient_key: str | None = Field(
         default=None,
@@ -211,6 +224,16 @@ class MultiviewOptions(ViewsOptions):
                 remedy="give as many numbers as data.views has names, or leave it away",
             )
         base.refuse_unknown("scale", "view", self.scale, self.views)
+        if (
+            self.class_names is not None
+            and len({canonical(label) for label in self.class_names}) != self.classes
+        ):
+            raise ConfigError(
+                f"data.class_names: lists other than {self.classes} different labels",
+                remedy="list every class once, or correct data.classes",
+            )
+        if self.class_names is not None:
+            base.refuse_unused(self, ["first_label"], "beside data.class_names")
         for view, rule in self.scale.items():
             if isinstance(rule, tuple):
                 check_range(view, rule)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.folders import data_folder
 from secfed.algorithms.data.multiview.base import MultiviewData, ViewRecords, ViewSites
-from secfed.algorithms.data.multiview.files import Scale, ViewFile, scaled
+from secfed.algorithms.data.multiview.files import Scale, ViewFile, known_values, scaled
 from secfed.algorithms.data.multiview.options import (
     BdgpOptions,
     KnownFileOptions,
@@ -24,6 +24,7 @@ from secfed.algorithms.data.multiview.options import (
 from secfed.algorithms.data.partition import Partition, Pool, dirichlet, first_per_class
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.algorithms.framework.unfit import unfit
 from secfed.errors import DataError
 
 _KNOWN_LABELS: Final = "Y"
@@ -88,6 +89,9 @@ def pooled(
 
     def limited() -> ViewRecords:
         records = load()
+        if classes > len(records.labels):
+            message = f"data.classes: {classes} classes cannot come from {len(records.labels)} records"
+            raise DataError(message, remedy="set it to the number of classes that the labels have")
         if options.per_class is None:
             return records
         rng = numpy_generator(seed, "per class")
@@ -133,7 +137,8 @@ def _known(
     )
 
     def load() -> ViewRecords:
-        keys = [f"X{number}" for number in range(1, len(sizes) + 1)]
+        celled = "X" in (stored := file.shapes()) and "X1" not in stored
+        keys = [f"X{{{number}}}" if celled else f"X{number}" for number in range(1, len(sizes) + 1)]
         arrays = file.arrays(*keys, _KNOWN_LABELS)
         rules = zip(keys, scale, strict=True)
         views = tuple(scaled(file.view(key, arrays[key]), rule) for key, rule in rules)
@@ -146,7 +151,7 @@ def _known(
 
 def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
     try:
-        shapes = file.shapes()
+        shapes = file.shapes(*views)
     except DataError as error:
         raise DataError(error.message, remedy=f"{error.remedy}; or set data.view_sizes") from None
     for view in views:
@@ -160,7 +165,9 @@ def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
 def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> ViewRecords:
     """All records; None in the place of every view that is not named."""
     arrays = file.arrays(*views, options.label_key)
-    labels = file.labels(options.label_key, arrays[options.label_key], options.first_label)
+    labels = file.labels(
+        options.label_key, arrays[options.label_key], options.first_label, options.class_names
+    )
     read: list[NDArray[np.float32] | None] = []
     for view in options.views:
         if view not in views:
@@ -172,8 +179,19 @@ def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> 
                 f"{options.path}: view {view!r} does not have one row for each label",
                 remedy="store one row per record; transpose the view if its records are columns",
             )
-        read.append(scaled(values, options.scale.get(view)))
+        one = scaled(known_values(values, options.missing), options.scale.get(view))
+        if options.missing == "error" and not options.site_key:
+            _check_rows(options.path, view, one)
+        read.append(one if options.missing == "error" else np.where(np.isnan(one), np.float32(0), one))
     return ViewRecords(tuple(read), labels)
+
+
+def _check_rows(path: str, view: str, values: NDArray[np.float32]) -> None:
+    """Name the first record of a simulation's file that cannot be used."""
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(wrong):
+        message = f"{path}: view {view!r} has NaN or infinite features in row {wrong[0] + 1}"
+        unfit(DataError(message, remedy='set data.missing to "record" or "zero", or repair the records'))
 
 
 def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tuple[int, ...]) -> ViewRecords:

@@ -5,7 +5,6 @@ What a column means is public and stands in the study, so the shape of a record 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.pool import PooledData, divide_by
-from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, PreparedSites
-from secfed.algorithms.data.table_lines import csv_rows
+from secfed.algorithms.data.prepare import SPLITS, Facts, Preparation, PreparedRecords, PreparedSites
+from secfed.algorithms.data.table_lines import csv_rows, has_lines, lines_as_records
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.unfit import counted_as_defaults, unfit
@@ -23,7 +22,6 @@ from secfed.errors import DataError
 
 Row = dict[str, str]
 
-_LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _LARGEST: Final = float(np.finfo(np.float32).max)  # a feature above it would be infinite as float32
 
 
@@ -86,7 +84,9 @@ class Table:
         patients = None
         if options.patient_column is not None:
             patients = tuple(self._patient(line, row, options.patient_column) for line, row in rows)
-        return PreparedRecords(numeric, labels, np.concatenate(extra, axis=1) if extra else None, patients)
+        joined = np.concatenate(extra, axis=1) if extra else None
+        where = tuple(f"{self._path.name}, line {line}" for line, _ in rows)
+        return PreparedRecords(numeric, labels, joined, patients, where)
 
     def _check_lines(self, line: int, header: list[str], cells: list[str], needed: list[str]) -> None:
         """Refuse a cell of several lines that a stray quote made of other records.
@@ -97,11 +97,9 @@ class Table:
         for at, (column, cell) in enumerate(zip(header, cells, strict=True)):
             if "\n" not in cell and "\r" not in cell:
                 continue
-            if column in needed and len(_LINE_END.split(cell.strip())) > 1:
+            if column in needed and has_lines(cell):
                 unfit(self._wrong(line, column, "has more than one line"))
-            parts = [piece.split(",") for piece in _LINE_END.split(cell)]
-            records = [cells[:at] + parts[0], *parts[1:-1], parts[-1] + cells[at + 1 :]]
-            if all(self._is_record(header, one) for one in records):
+            if all(self._is_record(header, one) for one in lines_as_records(cells, at)):
                 unfit(
                     DataError(
                         f"{self._path.name}, line {line}: column {column!r} holds other records of "
@@ -196,7 +194,16 @@ def table_data(options: TableOptions, path: Path, seed: int) -> PreparedSites:
     fixed = tuple(at for at, column in enumerate(options.numeric_columns) if column in options.scale)
     facts = Facts(
         sites=options.site_ids(),
-        rules=Preparation(options.test_fraction, options.standardize, fixed, options.impute),
+        rules=Preparation(
+            options.test_fraction,
+            options.standardize,
+            fixed,
+            options.impute,
+            SPLITS[options.split],
+            public_scale="set data.standardize = false, or give [centre, spread] for every column in "
+            "data.scale",
+            known_values='set data.impute = "centre", and public centres in data.scale',
+        ),
         input_shape=(options.width,),
         classes=options.classes,
         seed=seed,

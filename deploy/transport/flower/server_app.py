@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from secfed.deploy.transport.flower import unix_socket
-from secfed.errors import ConfigError, LinkError, MalformedMessage
+from secfed.errors import ConfigError, LinkError, MalformedMessage, installing
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -27,7 +27,7 @@ try:
 except ImportError:
     raise ConfigError(
         "Flower is not installed here",
-        remedy="in secfed's folder: pip install --constraint constraints.txt '.[flower]'",
+        remedy=installing("flower"),
     ) from None
 
 log = logging.getLogger("secfed.flower")

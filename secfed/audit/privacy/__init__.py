@@ -33,6 +33,7 @@ from secfed.crypto.identity import fingerprint
 from secfed.records.clock import is_ahead
 from secfed.records.clock import shown as shown_date
 from secfed.records.hash_chain import Entry
+from secfed.storage.code_digest import code_digest
 
 
 def make_report(
@@ -68,6 +69,7 @@ def make_report(
     return Report(
         made_s=now_s,
         secfed_version=__version__,
+        secfed_build=code_digest(),
         folders=tuple(map(str, folders)),
         named_rosters=tuple(map(str, pinned)),
         verification=_verification(state, notes),

@@ -255,3 +255,19 @@ def test_long_differences_are_cut_and_the_newest_twins_shown(hospital: Hospital)
     assert len(found) == 20
     assert found[0].text.startswith("n-21 (begun 2026-03-23)")
     assert len(near_twins._short("x" * 90)) == 43
+
+
+def test_a_person_sees_what_is_asked_before_and_after_approving(hospital: Hospital) -> None:
+    hospital.policy("manual")
+    assert hospital.is_held(FIRST)
+    study = Study.parse(FIRST)
+    digest = study.digest().hex()
+    wanted = ["Purpose", "not stated", f"{study.algorithm.name}, {study.rounds} rounds", "Partners", *NAMES]
+    wanted += ["Protection", "masked", "Privacy", digest[:4], digest[-4:]]
+    for command in ("show", "approve"):
+        code, output = hospital.secfed(command, study.name)
+        assert code == 0, output
+        assert [word for word in wanted if word not in output] == []
+    hospital.begins(FIRST)
+    assert not list((hospital.folder.state / "offers").iterdir())
+    assert [word for word in wanted if word not in hospital.secfed("show", study.name)[1]] == []

@@ -121,6 +121,7 @@ def test_encrypted_sums_have_two_points_more(undisturbed):
     [
         *(("masked", point, times // 2 + 1) for point, times in POINTS.items()),
         *(("encrypted", point, 2) for point, times in (POINTS | SEALED_POINTS).items() if times > 1),
+        *(("closed", point, 2) for point in SEALED_POINTS),
     ],
 )
 def test_killed_at_each_point(protection, point, time, undisturbed, tmp_path, monkeypatch):

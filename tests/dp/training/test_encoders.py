@@ -12,21 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from secfed.algorithms.models.encoder_libraries import mend_torchvision
 from secfed.dp.training.engines import EngineName
 from secfed.dp.training.losses import Batch
 from secfed.errors import ConfigError
 from tests.dp.toys import CROSS_ENTROPY, clipped, run
-
-_KEPT: list[torch.library.Library] = []  # a library that is collected takes its schemas along
-
-
-def mend_torchvision() -> None:
-    """A torchvision built for CUDA lacks its C operators beside a CPU torch; the schemas alone mend timm."""
-    if not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
 
 
 def vit(**options: object) -> nn.Module:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import pypdf
 import pytest
 from typer.testing import Result
 
+from secfed.audit.render import chromium as print_page
 from secfed.cli.audit import _write
+from secfed.crypto.identity import grouped
 from secfed.runs.run_folder import site_folder
 from tests.dp.report_case import DATASET, LEDGER, Case, hospital, studies
 from tests.secfed.run_case import secfed
@@ -49,16 +53,48 @@ class TestReport:
         else:
             monkeypatch.delitem(sys.modules, "secfed.audit.render.pdf", raising=False)
             monkeypatch.setitem(sys.modules, "fpdf", None)
+        monkeypatch.setattr(print_page, "browser", lambda: None)
         out = tmp_path / "report.pdf"
         done = audit("report", written / "pilot", "--out", tmp_path / "report.html", "--pdf", out)
         assert (done.exit_code == 0, out.exists()) == (installed, installed), done.output
         assert not installed or out.read_bytes().startswith(b"%PDF-")
+
+    @pytest.mark.skipif(print_page.browser() is None, reason="no chromium program on this machine")
+    def test_chromium_prints_one_study_on_at_most_six_pages(
+        self, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "fpdf", None)
+        out = tmp_path / "report.pdf"
+        done = audit("report", written / "heart", "--out", tmp_path / "report.html", "--pdf", out)
+        assert done.exit_code == 0, done.output
+        assert len(pypdf.PdfReader(out).pages) <= 6
+
+    def test_a_browser_that_does_not_print_is_done_without(self) -> None:
+        assert print_page.print_to_pdf("<p>", "/bin/false") is None
+        assert print_page.print_to_pdf("<p>", "/no/such/program") is None
 
     def test_a_report_on_bad_records_is_written_and_fails(self, root: Path, tmp_path: Path) -> None:
         damage(root)
         out = tmp_path / "report.html"
         assert audit("report", *studies(root), "--out", out).exit_code == 24
         assert "DOES NOT VERIFY" in out.read_text(encoding="utf-8")
+
+    def test_an_account_without_a_home_is_no_news(self, written: Path, tmp_path: Path) -> None:
+        arguments = [
+            "secfed",
+            "audit",
+            "report",
+            str(written / "pilot"),
+            "--out",
+            str(tmp_path / "report.html"),
+        ]
+        code = f"import sys; from secfed.cli import main; sys.argv = {arguments}; main()"
+        environment = {key: value for key, value in os.environ.items() if key != "MPLCONFIGDIR"}
+        environment |= {"HOME": "/proc/none"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
 
     def test_a_place_that_cannot_be_written_is_one_line_with_a_remedy(
         self, written: Path, tmp_path: Path
@@ -91,7 +127,7 @@ class TestVerify:
         assert (done.exit_code, done.stderr) == (0, "")
         assert done.stdout.count(" verified") == 21
         assert "58 epsilons computed again" in done.stdout
-        assert Case(written).roster.digest.hex() in done.stdout
+        assert grouped(Case(written).roster.digest.hex()) in done.stdout
 
     @pytest.mark.parametrize("columns", [80, 180])
     def test_names_of_files_are_whole_and_below_the_folder(self, written: Path, columns: int) -> None:

@@ -36,6 +36,15 @@ class TestTables:
         assert f"{sites - 1}/{sites}" in text
         assert "…" not in text
 
+    def test_a_very_narrow_terminal_cuts_nothing(self) -> None:
+        report = a_run()
+        text = shown(summary(console := a_console(40), report), console)
+        assert max(map(len, text.splitlines())) <= 40
+        assert "…" not in text
+        first = report.rounds[0]
+        for header, value in (("Round", "1"), ("roc_auc", show_number((first.metrics or {})["roc_auc"]))):
+            assert f"{header} {value}" in " ".join(text.split())
+
     def test_a_wide_terminal_shows_every_metric(self) -> None:
         text = shown(round_table(console := a_console(120), a_run().rounds), console)
         assert all(name in text for name in ("roc_auc", "accuracy", "loss", "Down/site"))
@@ -176,6 +185,20 @@ class TestProgress:
         with pytest.raises(RoundAborted), watching(console, quiet=False):
             raise RoundAborted("too few")
         assert console._live_stack == []
+
+    def test_the_bar_stays_where_it_is_and_as_wide_as_it_is(self) -> None:
+        console = a_console(80)
+        observer = LiveObserver(console)
+        observer.started("s", SITES, 12)
+        seen = set()
+        for number, stage in ((1, "train"), (9, "consistency"), (12, "mask"), (13, "unmask")):
+            observer.stage(number, "update" * number, stage, 2, 4)
+            line = next(
+                line for line in shown(observer.render(), a_console(80)).splitlines() if "0:00:0" in line
+            )
+            seen.add(line.index("0:00:0"))
+            assert len(line) <= 80
+        assert len(seen) == 1
 
     def test_the_bar_never_moves_back(self) -> None:
         observer = LiveObserver(a_console(80))

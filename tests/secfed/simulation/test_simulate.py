@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -18,6 +19,7 @@ from secfed.audit.privacy import make_report
 from secfed.audit.transcript_check import verify_run
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import Survivors
+from secfed.engine.options import EngineOptions
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.records.roster_file import read_roster
 from secfed.runs.run_folder import prepare
@@ -85,7 +87,9 @@ def test_the_finished_model_is_in_the_record(tmp_path: Path, name: str) -> None:
         pytest.importorskip("tenseal")
     run(study(name), tmp_path, "hospital-2@mask:3", "hospital-2@train:4")
     verdict = verify_run(tmp_path, read_roster(tmp_path / "roster.json"))
-    assert verdict.problems == verdict.notes == []
+    assert verdict.problems == []
+    behind = ["hospital-2"] if name == "encrypted" else []
+    assert [Path(note.partition(":")[0]).parent.name for note in verdict.notes] == behind
     right = [model for model in verdict.models if model.is_right]
     assert [(model.owner, model.record.round, model.record.sums) for model in right] == [("aggregator", 3, 4)]
     sites = {model.owner: model.record for model in verdict.models if model.owner != "aggregator"}
@@ -174,6 +178,14 @@ def test_no_sum_at_all_is_an_error() -> None:
         run(study(), None, "hospital-1@train", "hospital-2@train")
 
 
+def test_a_study_whose_every_round_was_given_up_is_no_result(tmp_path: Path) -> None:
+    drops = [f"hospital-{site}@train:{number}" for site in (1, 2) for number in (1, 2, 3)]
+    with pytest.raises(RoundAborted, match="all 3 rounds were given up, so there is no trained model"):
+        run(study(), tmp_path, *drops)  # though the closing evaluation came to a sum
+    assert not (tmp_path / "run.json").exists()
+    assert not (tmp_path / "model.safetensors").exists()
+
+
 def test_zero_rounds_only_evaluate(tmp_path: Path) -> None:
     report = run(study().replace("study.rounds", 0), tmp_path / "out")
     assert report.rounds == ()
@@ -254,6 +266,18 @@ def test_run_json_has_what_is_promised(tmp_path: Path) -> None:
     assert all(keys <= set(entry) for entry in content["rounds"])
     assert [entry["round"] for entry in content["rounds"]] == [1, 2, 3]
     assert set(content["rounds"][0]["seconds"]) == {"train", "protect", "carry", "server"}
+    assert content["machine"]["threads"] == 1
+    assert {"processor", "system", "python"} < set(content["machine"])
+    assert {"secfed", "torch", "numpy", "scikit-learn"} < set(content["machine"]["packages"])
+
+
+def test_threads_are_as_many_as_asked_for_and_no_more(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    report = simulate(study("plain"), engine=EngineOptions(threads=2))
+    assert (report.machine or {})["threads"] == 2
+    assert torch.get_num_threads() == before
+    with pytest.raises(ConfigError, match="each worker has one thread"):
+        EngineOptions("processes", threads=2)
 
 
 def test_metrics_that_a_later_round_adds_reach_their_row() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from secfed.study.study import Study
 from secfed.wire.frames import Notice, Step, decode, encode_state
 from tests.secfed import durable_case
 from tests.secfed.site.closed_case import SITE, STUDY, Seen, run, study, watch
+from tests.secfed.site.held_case import HeldSum, hold_back
 
 DROPS = [
     f"hospital-{2 + number % 3}@{stage}:{number}"
@@ -65,17 +65,8 @@ def test_the_model_is_that_of_open_sums_with_a_dropout_at_every_stage(tmp_path: 
 # A malicious aggregator.
 
 
-@dataclass
-class Held:
-    """A study whose last training sum one site has not taken yet."""
-
-    site: OpeningSession
-    rounds: OpenedRounds
-    sums: list[ClosedSum]
-
-    @property
-    def last(self) -> ClosedSum:
-        return self.sums[-1]
+class Held(HeldSum[ClosedSum]):
+    """With closed sums."""
 
     def changed(self, **changes: Any) -> ClosedSum:
         """The last sum with something changed, signed again by the aggregator."""
@@ -86,34 +77,12 @@ class Held:
         result = signed(unsigned, self.rounds.rules.identity, labels.SIGN_RESULT)
         return replace(made, spec=spec, result=result)
 
-    def give(self, summed: ClosedSum) -> None:
-        self.site.handle(Notice(summed.encode()).encode())
-
-    def refused(self, summed: ClosedSum, number: int) -> None:
-        sums, tag = self.site.sums, self.site._state_tag()
-        with pytest.raises(SecfedError, match=rf"^refusal {number}: "):
-            self.give(summed)
-        assert (self.site.sums, self.site._state_tag()) == (sums, tag)
-
-    def is_stopped(self) -> bool:
-        try:
-            self.give(self.last)
-        except WrongState as error:
-            return "stopped the study" in error.message
-        return False
-
 
 @pytest.fixture(scope="module")
 def played() -> Held:
-    take = OpeningSession._take
-
-    def all_but_the_last(self: OpeningSession, one: ClosedSum) -> None:
-        if self._identity.name != SITE or one.spec.round < 2:
-            take(self, one)
-
     with pytest.MonkeyPatch.context() as patch:
         seen = watch(patch)
-        patch.setattr(OpeningSession, "_take", all_but_the_last)
+        hold_back(patch)
         patch.setattr(OpeningSession, "rest", lambda _self: None)  # its session is wanted below
         # The closing evaluation would end the session of the second round.
         patch.setattr(OpenedRounds, "_round", _first_two(OpenedRounds._round))
@@ -133,9 +102,7 @@ def _first_two(original: Any) -> Any:
 
 @pytest.fixture
 def held(played: Held) -> Held:
-    site = copy.copy(played.site)
-    site._local, site.replica = copy.copy(site._local), copy.deepcopy(site.replica)
-    return replace(played, site=site)
+    return played.with_a_copy()
 
 
 def _shifted(closed: Buffer, at: int) -> bytes:
@@ -263,6 +230,31 @@ def test_a_restarted_site_knows_what_it_signed_and_stays_stopped_after_a_wrong_s
     with pytest.raises(durable_case.Killed):
         consortium.run()
     assert checked
+    consortium.close()
+
+
+def test_in_a_sparse_graph_a_hospital_that_restarts_after_every_message_takes_the_same_sums(
+    tmp_path: Path,
+) -> None:
+    chosen = durable_case.study("closed", None).replace("protection.graph", "sparse")
+    people = (*durable_case.NAMES, "hospital-4")
+    consortium = durable_case.Consortium(chosen.replace("data.sites", 4), tmp_path / "x", people=people)
+    restarted: list[str] = []
+
+    def deliver(stage: str, hospital: durable_case.Hospital, frame: Buffer) -> bytes:
+        reply = hospital.handle(frame)
+        if hospital.identity.name == durable_case.VICTIM and stage != "keys":
+            hospital.start()
+            restarted.append(stage)
+        return reply
+
+    consortium.deliver = deliver
+    consortium.run()
+    assert {"choose", "share", "mask", "unmask", "result"} < set(restarted)
+    assert [outcome.survivors for outcome in consortium.outcomes] == [people] * 2
+    sites = [one.open.site for one in consortium.hospitals.values() if one.open]
+    assert {site.sums for site in sites} == {2}
+    assert len({encode_state(site.replica.model()) for site in sites if site.replica}) == 1
     consortium.close()
 
 

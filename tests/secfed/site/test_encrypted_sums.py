@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,45 +33,28 @@ from secfed.errors import (
     UnmaskRefused,
     WrongState,
 )
-from secfed.runs.run_report import SilentObserver
-from secfed.server.opened_rounds import OpenedRounds
-from secfed.simulation.simulate import simulate
-from secfed.site import build
-from secfed.site.opening_session import OpeningSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, Step, decode
 from tests.crypto.encrypted_case import added, resigned
 from tests.secfed import durable_case
+from tests.secfed.site.closed_case import SITE, run, watch
+from tests.secfed.site.held_case import HeldSum, hold_back
 from tests.secfed.site.test_encrypted_session import STUDY
 
-SITE, VICTIM = "hospital-1", "hospital-2"
+VICTIM = "hospital-2"
 
 
 @dataclass
-class Held:
-    """A study whose last training sum one site has not taken yet, and all that passed the aggregator.
+class Held(HeldSum[Summed]):
+    """With encrypted sums.
 
     Attributes:
-        sites: all sites, by name.
-        rounds: the aggregator.
-        sums: the honest sums up to the one that :data:`SITE` waits for.
         uploads: per specification digest and site, the vectors that arrived.
         decrypted: one entry for each decryption since.
     """
 
-    sites: dict[str, OpeningSession]
-    rounds: OpenedRounds
-    sums: list[Summed]
-    uploads: dict[bytes, dict[str, bytes]]
-    decrypted: list[str]
-
-    @property
-    def site(self) -> OpeningSession:
-        return self.sites[SITE]
-
-    @property
-    def last(self) -> Summed:
-        return self.sums[-1]
+    uploads: dict[bytes, dict[str, bytes]] = field(default_factory=dict)
+    decrypted: list[str] = field(default_factory=list)
 
     @property
     def parameters(self) -> Parameters:
@@ -88,57 +70,27 @@ class Held:
         """The last sum with something changed, and signed again."""
         return resigned(self.rounds.rules.identity, self.last, **changes)
 
-    def give(self, summed: Summed) -> None:
-        self.site.handle(Notice(summed.encode()).encode())
-
     def refused(self, summed: Summed, number: int) -> None:
-        """Refused by this number, with nothing decrypted and the state as it was."""
-        sums, tag = self.site.sums, self.site._state_tag()
-        with pytest.raises(SecfedError, match=rf"^refusal {number}: "):
-            self.give(summed)
+        """And nothing was decrypted."""
+        super().refused(summed, number)
         assert not self.decrypted
-        assert (self.site.sums, self.site._state_tag()) == (sums, tag)
-
-    def is_stopped(self) -> bool:
-        """Whether the site has stopped the study; if not, it takes the honest sum."""
-        try:
-            self.give(self.last)
-        except WrongState as error:
-            return "stopped the study" in error.message
-        return False
 
 
 @pytest.fixture(scope="module")
 def played() -> Held:
-    made = Held({}, None, [], {}, [])  # type: ignore[arg-type]
-    publish, take, receive = OpenedRounds.publish, OpeningSession._take, EncryptedServer.receive
-
-    class Noted(OpeningSession):
-        def __init__(self, *arguments: Any, **more: Any) -> None:
-            super().__init__(*arguments, **more)
-            made.sites[self._identity.name] = self
-
-    def note_sum(self: OpenedRounds, one: Summed, members: Any) -> Any:
-        made.rounds = self
-        made.sums.append(one)
-        return publish(self, one, members)
+    uploads: dict[bytes, dict[str, bytes]] = {}
+    receive = EncryptedServer.receive
 
     def note_upload(self: EncryptedServer, site: str, reply: Buffer) -> None:
-        vectors = made.uploads.setdefault(self._spec.digest, {})
-        vectors[site] = bytes(Upload.decode(reply).vector)
+        uploads.setdefault(self._spec.digest, {})[site] = bytes(Upload.decode(reply).vector)
         receive(self, site, reply)
 
-    def all_but_the_last(self: OpeningSession, one: Summed) -> None:
-        if self._identity.name != SITE or one.spec.round < 2:
-            take(self, one)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "OpeningSession", Noted)
-        patch.setattr(OpenedRounds, "publish", note_sum)
+        seen = watch(patch)
         patch.setattr(EncryptedServer, "receive", note_upload)
-        patch.setattr(OpeningSession, "_take", all_but_the_last)
-        simulate(Study.parse(STUDY).replace("study.rounds", 2), out=None, drops=[], observer=SilentObserver())
-    made.sums = made.sums[:2]
+        hold_back(patch)
+        run(Study.parse(STUDY).replace("study.rounds", 2), None)
+    made = Held(seen.sites[SITE], seen.rounds[0], seen.sums[:2], uploads)
     assert (made.site.sums, made.last.spec.round) == (1, 2)
     return made
 
@@ -146,9 +98,7 @@ def played() -> Held:
 @pytest.fixture
 def held(played: Held, monkeypatch: pytest.MonkeyPatch) -> Held:
     """With a copy of the site, which each test brings into another state."""
-    site = copy.copy(played.site)
-    site._local, site.replica = copy.copy(site._local), copy.deepcopy(site.replica)
-    made = replace(played, sites={**played.sites, SITE: site}, decrypted=[])
+    made = replace(played.with_a_copy(), decrypted=[])
     decrypt = SiteCipher.decrypt
 
     def noted(self: SiteCipher, parameters: Parameters, frames: Any) -> Any:

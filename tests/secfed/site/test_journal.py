@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sqlite3
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -240,6 +242,29 @@ def test_a_file_that_is_no_journal_is_named(path: Path, what: str) -> None:
         other.close()
     with pytest.raises(ConfigError, match=r"journal.sqlite cannot be used"):
         Journal(path).begin("study", FIRST)
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_the_database_is_closed_with_the_journal(
+    path: Path, monkeypatch: pytest.MonkeyPatch, usable: bool
+) -> None:
+    """From Python 3.13 on, a connection that nobody closes is a warning, and a warning here an error."""
+    opened, connect = list[sqlite3.Connection](), sqlite3.connect
+
+    def kept(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", kept)
+    if usable:
+        Journal(path)
+    else:
+        path.write_text("this is not a database, " * 100)
+        with pytest.raises(ConfigError):
+            Journal(path)
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
 
 
 # Rollback: SECURITY.md, "Journal rollback".

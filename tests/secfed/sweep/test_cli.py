@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,7 @@ from secfed.sweep.engine import run_sweep
 from secfed.sweep.jobs import Progress
 from secfed.sweep.live import LineSweepObserver, LiveSweepObserver, show_left, show_progress
 from secfed.sweep.plan import SweepRun, make_plan
+from secfed.sweep.results import Row
 from tests.secfed.sweep_case import CURVES, LATER, RATES, PretendingRunner, plan, secfed_sweep, sweep_file
 
 FAILS = "learning_rate=0.2, seed=1"
@@ -165,6 +167,18 @@ class TestDisplay:
         text = capture.get()
         for expected in ("2/6 done, 1 running, 1 failed", "about 2 min left", "rate=0.1, seed=1", "[bold]x"):
             assert expected in text
+
+    def test_results_show_as_they_come_and_never_wider_than_the_terminal(self) -> None:
+        console = Console(width=60, file=io.StringIO())
+        shown = LiveSweepObserver(console)
+        run = MagicMock(title="rate=0.1, seed=1")
+        shown.ended(Row(run, "done", 1.5, {"roc_auc": 0.9876}))
+        shown.ended(Row(run, "failed", error="DataError", message="no such column " * 9))
+        console.print(shown.render())
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "done: rate=0.1, seed=1: 1.500 s, roc_auc 0.9876" in text
+        assert "failed: rate=0.1, seed=1: DataError" in text
+        assert max(map(len, text.splitlines())) <= 60
 
     def test_nothing_to_show_yet(self) -> None:
         console = Console(width=100, file=io.StringIO())

@@ -7,17 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
-import scipy.sparse
 import torch
 
 from secfed.algorithms.data.multiview.base import MultiviewSite, check_multiview
 from secfed.algorithms.data.multiview.options import (
     BdgpOptions,
     MnistUspsOptions,
-    MultiviewOptions,
     NuswideOptions,
 )
-from secfed.algorithms.data.multiview.sets import bdgp, mnist_usps, multiview, nuswide
+from secfed.algorithms.data.multiview.sets import bdgp, mnist_usps, nuswide
 from secfed.errors import DataError
 from tests.algorithms.data.multiview.test_base import FACTS
 
@@ -117,34 +115,3 @@ def test_nuswide_has_five_views_as_arrays_or_in_a_cell(tmp_path, first, celled):
     ranges = dict.fromkeys(options.view_names, (-5.0, 5.0))
     public = nuswide(options.model_copy(update={"scale": ranges}), 1, tmp_path)
     assert public.for_record_privacy() is public
-
-
-def test_a_cell_of_sparse_views_is_read_as_full_arrays(tmp_path):
-    full = [np.eye(30, size) for size in (4, 6)]
-    sparse = cells([scipy.sparse.csc_array(view) for view in full])
-    scipy.io.savemat(tmp_path / "s.mat", {"X": sparse, "Y": np.arange(30) % 3})
-    options = MultiviewOptions(
-        name="multiview", path="s.mat", classes=3, sites=2, single_view_sites=0, min_records=1
-    )
-    data = multiview(options, 1, tmp_path)
-    assert data.view_sizes == (4, 6)
-    found = torch.cat([data.site(site).views[1] for site in data.sites])
-    assert torch.equal(found.sort(dim=0).values, torch.from_numpy(full[1]).float().sort(dim=0).values)
-
-
-@pytest.mark.shared_data
-@pytest.mark.parametrize(
-    ("file", "views", "classes", "records"),
-    [("uci-digit", 3, 10, 2000), ("MSRCV1", 6, 7, 210), ("BBCSport", 2, 5, 544)],
-)
-def test_cell_arrays_as_they_are_passed_round(shared_data, file, views, classes, records):
-    options = MultiviewOptions(
-        name="multiview",
-        path=str(shared_data.resolve() / f"{file}.mat"),
-        views=tuple(f"X{number}" for number in range(1, views + 1)),
-        classes=classes,
-        first_label=1,
-        sites=4,
-    )
-    data = multiview(options, 1, Path())
-    assert sum(len(data.site(site).labels) for site in data.sites) == records

@@ -125,10 +125,10 @@ class TestFacts:
         content = json.loads(to_json(made))
         assert " ".join(content) == (
             "schema_version made_s secfed_version folders verification ledgers studies bare refusals "
-            "decisions named_rosters"
+            "decisions named_rosters secfed_build"
         )
         assert " ".join(content["ledgers"][0]["amounts"][0]) == (
-            "protects limit spent left delta period_days adjacency accountant version relies_on found"
+            "protects limit spent left delta period_days adjacency accountant version relies_on found guessed"
         )
 
     def test_old_transcripts_without_settings_are_reported_as_such(self, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Statistics that hospitals compute together before they train."""

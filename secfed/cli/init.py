@@ -1,0 +1,175 @@
+"""``secfed init``: from a table to a study, a proposed policy, and a first look at the records."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from secfed.cli.asking import someone_is_there
+from secfed.errors import ConfigError, DataError
+from secfed.storage import private_files
+from secfed.terminal.consoles import plain_text, plural, stdout
+from secfed.terminal.tables import first_that_fits, new_table
+
+_MOST_CLASSES: Final = 20
+_MOST_ROWS: Final = 100_000  # that are read to find labels and numeric columns
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.", show_default=False)],
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="The records.", show_default=False)
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What is predicted.", show_default=False)
+    ] = None,
+    site_column: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Which hospital a record is of; without it they are simulated."),
+    ] = None,
+    sites: Annotated[int, typer.Option(min=3, help="Simulated hospitals, without --site-column.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Training rounds.")] = 20,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Differential privacy for every record; without it, none.")
+    ] = None,
+    purpose: Annotated[str, typer.Option(help="What the study is for, in a sentence.")] = "",
+) -> None:
+    """Write study.toml and policy.toml for a table, and show what was found in it. Asks for what is missing.
+
+    [bold]Example:[/] secfed init heart --table heart.csv --label num --site-column hospital --epsilon 3
+    """
+    table = Path(_asked(table, "--table", "Which CSV file holds the records?"))
+    columns, rows = _read(table)
+    label = str(_asked(label, "--label", f"Which column is predicted ({', '.join(columns)})?"))
+    for option, column in (("--label", label), ("--site-column", site_column)):
+        if column is not None and column not in columns:
+            remedy = f"columns: {', '.join(columns)}"
+            raise ConfigError(f"{option} {column}: {table} has no such column", remedy=remedy)
+    found = {name: [row[name].strip() for row in rows] for name in columns}
+    features = [name for name in columns if name not in (label, site_column) and _is_numeric(found[name])]
+    tables: dict[str, Any] = {
+        "study": {"name": _name(folder), "rounds": rounds, **({"purpose": purpose} if purpose else {})},
+        "algorithm": {"name": "fedavg", "weighting": "equal"},
+        "model": {"name": "mlp", "hidden": [16]},
+        "data": _data(table, label, features, found, site_column, sites),
+        "protection": {"name": "masked"},
+    }
+    if epsilon is not None:
+        # Below 1 / records: otherwise a record may be published outright with that probability.
+        delta = float(f"{0.1 / len(rows):.0e}")
+        tables["privacy"] = {"unit": "record", "epsilon": epsilon, "delta": delta, "clip_norm": 1.0}
+        # Statistics of the records would let one of them change all others; public constants replace these.
+        scale = {name: [0.0, 1.0] for name in features}
+        tables["data"] |= {"standardize": False, "impute": "centre", "scale": scale}
+    _write(folder, tables, len(columns) - len(features) - 1 - (site_column is not None))
+
+
+def _asked(given: object, option: str, question: str) -> Any:
+    if given is not None:
+        return given
+    if not someone_is_there():
+        raise ConfigError(f"{option}: is missing, and nobody is there to ask", remedy=f"add {option}")
+    return typer.prompt(question, err=True)
+
+
+def _read(table: Path) -> tuple[list[str], list[dict[str, str]]]:
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            rows = [row for _, row in zip(range(_MOST_ROWS), reader, strict=False)]
+            columns = list(reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        remedy = "name a CSV file with a line of column names"
+        raise DataError(f"{table}: cannot be read ({type(error).__name__})", remedy=remedy) from None
+    if not rows or any(None in row.values() or None in row for row in rows):
+        raise DataError(
+            f"{table}: has no records, or lines of different length", remedy="every line needs every column"
+        )
+    return columns, rows
+
+
+def _is_numeric(values: list[str]) -> bool:
+    from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, number_of
+
+    try:
+        return bool([number_of(value) for value in values if value.lower() not in ALWAYS_MISSING])
+    except ValueError:
+        return False
+
+
+def _data(
+    table: Path,
+    label: str,
+    features: list[str],
+    found: dict[str, list[str]],
+    site_column: str | None,
+    sites: int,
+) -> dict[str, Any]:
+    labels = sorted({value for value in found[label] if value})
+    if not 2 <= len(labels) <= _MOST_CLASSES:
+        message = f"--label {label}: has {plural(len(labels), 'value')}, and 2 to {_MOST_CLASSES} are classes"
+        raise ConfigError(
+            message, remedy="name a column with classes; a study file can divide numbers in two"
+        )
+    if site_column is None:
+        parted: dict[str, Any] = {"partition": "iid", "sites": sites}
+    else:
+        parted = {"site_column": site_column, "sites": sorted(set(found[site_column]))}
+    return {
+        "name": "csv",
+        "path": str(table.resolve()),
+        "label_column": label,
+        "labels": labels,
+        "feature_columns": features,
+        **parted,
+    }
+
+
+def _name(folder: Path) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:63] or "study"
+
+
+def _write(folder: Path, tables: dict[str, Any], left_out: int) -> None:
+    import tomli_w
+
+    from secfed.deploy.policy.proposal import in_short, proposal
+    from secfed.study.study import Study
+
+    counts = _counts(Study.parse(tomli_w.dumps(tables)))  # what does not load is not worth a study
+    private_files.make_private_folder(folder)
+    tables["data"]["path"] = os.path.relpath(tables["data"]["path"], folder.resolve())
+    private_files.create(folder / "study.toml", in_short(tomli_w.dumps(tables)).encode())
+    policy = proposal(Study.load(folder / "study.toml"))
+    private_files.create(folder / "policy.toml", policy.encode())
+    console, shown = stdout(), new_table("Hospital", "Training", "Held out", numbers=("Training", "Held out"))
+    for site, (training, held_out) in counts.items():
+        shown.add_row(plain_text(site), f"{training:,}", f"{held_out:,}")
+    console.print(first_that_fits(console, [shown]))
+    data = tables["data"]
+    features, classes = plural(len(data["feature_columns"]), "feature"), len(data["labels"])
+    more = f"; {plural(left_out, 'column')} without numbers left out" if left_out else ""
+    console.print(Text(f"{features}, {classes} classes{more}."))
+    if "scale" in data:
+        told = (
+            "Write the usual centre and spread of every column into data.scale: they are public, and must not"
+        )
+        console.print(Text(f"{told} come from these records.", style="yellow"))
+    typer.echo(f"Wrote {folder / 'study.toml'}, and {folder / 'policy.toml'} for a hospital that permits it.")
+    command = ["secfed", "simulate", str(folder / "study.toml"), "--out", str(folder / "run")]
+    typer.echo(f"Next: {shlex.join(command)}")
+
+
+def _counts(study: Any) -> dict[str, tuple[int, int]]:
+    """Records of every hospital, loaded and checked as for training."""
+    from secfed.study.build import build_data
+
+    data: Any = build_data(study)
+    found = {site: data.site(site) for site in data.sites}
+    return {site: (len(one.train_y), len(one.test_y)) for site, one in found.items()}

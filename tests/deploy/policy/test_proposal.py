@@ -1,0 +1,72 @@
+"""A policy from a study: it permits this study, and no other."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from secfed.cli.app import app
+from secfed.deploy.policy.policy import Policy
+from secfed.deploy.policy.proposal import proposal
+from secfed.errors import ConfigError
+from secfed.study.study import Study
+from tests.conftest import ROOT
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+def _studies() -> list[Path]:
+    found = sorted((ROOT / "examples").rglob("*.toml"))
+    return [path for path in found if "[study]" in path.read_text() and "[sweep]" not in path.read_text()]
+
+
+@pytest.mark.parametrize("path", _studies(), ids=lambda path: path.stem)
+def test_it_permits_the_study_that_it_was_made_from(path: Path, tmp_path: Path) -> None:
+    try:
+        study = Study.load(path)
+    except ConfigError as error:
+        pytest.skip(error.message)
+    file = tmp_path / "policy.toml"
+    file.write_text(proposal(study))
+    policy = Policy.load(file)
+    assert policy.check(study, NOW, sites=10) == []
+    assert policy.approve == "manual"
+
+
+def test_it_permits_nothing_else(tmp_path: Path) -> None:
+    study = Study.load(ROOT / "examples" / "three-hospitals" / "study.toml")
+    file = tmp_path / "policy.toml"
+    done = CliRunner().invoke(
+        app, ["policy", "from", str(ROOT / "examples" / "three-hospitals" / "study.toml"), "--out", str(file)]
+    )
+    assert done.exit_code == 0, done.output
+    policy = Policy.load(file)
+    changes = {
+        "study.name": "another",
+        "study.rounds": study.rounds + 1,
+        "algorithm.local_epochs": 3,
+        "algorithm.learning_rate": 0.6,
+        "model.hidden": [17],
+        "data.partition": "dirichlet",
+        "protection.name": "plain",
+        "protection.reveal": "sites",
+        "privacy.epsilon": 4.1,
+        "privacy.delta": 2e-4,
+        "privacy.weights": "unprotected",
+        "privacy.unit": "site",
+    }
+    for key, value in changes.items():
+        assert policy.check(study.replace(key, value), NOW, sites=3), key
+
+
+def test_its_limits_are_those_of_the_study() -> None:
+    study = Study.load(ROOT / "examples" / "three-hospitals" / "study.toml")
+    tables = tomllib.loads(proposal(study))
+    assert study.privacy is not None
+    assert (tables["privacy"]["max_epsilon"], tables["privacy"]["max_delta"]) == (4.0, 1e-4)
+    (data,) = tables["data"]
+    assert data["budget"] == [{"epsilon": 4.0, "delta": 1e-4, "period_days": 365, "protects": "record"}]

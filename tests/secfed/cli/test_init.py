@@ -1,0 +1,64 @@
+"""``secfed init``: what it writes runs, and is permitted by the policy that it writes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from secfed.cli.app import app
+from secfed.deploy.policy.policy import Policy
+from secfed.study.build import build_data
+from secfed.study.study import Study
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    lines = ["hospital,age,pulse,note,sick"]
+    for number in range(90):
+        age, pulse = rng.integers(30, 80), "" if number == 7 else f"{rng.normal(70, 9):.1f}"
+        lines.append(f"h{number % 3},{age},{pulse},text {number},{'yes' if age > 55 else 'no'}")
+    path = tmp_path / "patients.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def init(folder: Path, *arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "80"}).invoke(app, ["init", str(folder), *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--site-column", "hospital", "--epsilon", "3", "--purpose", "To try it."]]
+)
+def test_what_it_writes_loads_and_is_permitted(table: Path, tmp_path: Path, more: list[str]) -> None:
+    folder = tmp_path / "Heart 1"
+    done = init(folder, "--table", table, "--label", "sick", *more)
+    assert done.exit_code == 0, done.output
+    study = Study.load(folder / "study.toml")
+    sites = build_data(study).sites
+    assert list(sites) == (["h0", "h1", "h2"] if more else ["hospital-1", "hospital-2", "hospital-3"])
+    assert study.data.feature_columns == ("age", "pulse")  # type: ignore[attr-defined]
+    assert (study.name, study.study.purpose) == ("heart-1", "To try it." if more else "")
+    assert Policy.load(folder / "policy.toml").check(study, datetime.now(UTC), sites=3) == []
+    assert ("must not come from these records" in " ".join(done.stdout.split())) == bool(more)
+    assert all(site in done.stdout for site in sites)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--label", "ill"], 2, "no such column"),
+        (["--label", "age"], 2, "values, and 2 to 20 are classes"),
+        ([], 2, "--label: is missing"),
+    ],
+)
+def test_what_cannot_be_a_study_is_said(
+    table: Path, tmp_path: Path, arguments: list[str], code: int, told: str
+) -> None:
+    done = init(tmp_path / "new", "--table", table, *arguments)
+    assert (done.exit_code, told in done.stderr) == (code, True), done.stderr
+    assert not (tmp_path / "new").exists()
