@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+import vlp_costs
 import vlp_drift
 import vlp_figures
 import vlp_oracle
@@ -188,3 +189,10 @@ def test_first_layers_train_alone(fedavg):
     assert any(name.startswith("image_encoder.blocks.0.") for name in moved)
     assert any(name.startswith("text_encoder.encoder.layer.0.") for name in moved)
     assert not any(".blocks.1." in name or ".layer.1." in name or "align" in name for name in moved)
+
+
+def test_costs_are_counted_from_the_plans():
+    rows = [line.split("|")[1:-1] for line in vlp_costs.costs("tiny").splitlines()[2:]]
+    found = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+    assert found["FedDRA"][0] == found["FedRGB"][2] == found["FedRGB"][0]
+    assert float(found["FedDRA"][2]) > float(found["FedDRA"][0])

@@ -67,7 +67,9 @@ def encoders(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_it_keeps_the_rules_of_algorithms(name: str) -> None:
-    check_algorithm(METHODS[name], study=study(name, algorithm__evaluate="last"))
+    # Keys' offsets have no gradient but rounding's, of which AdamW would make whole steps.
+    made = study(name, algorithm__evaluate="last", algorithm__optimizer="sgd")
+    check_algorithm(METHODS[name], study=made)
 
 
 @pytest.mark.parametrize(
