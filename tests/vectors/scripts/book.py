@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from secfed.crypto import labels
-from secfed.crypto.messages import Envelope, Sharing, peek_type
+from secfed.crypto.masked.graph_messages import NeighbourDeliveries, NeighbourSharing, SeedEnvelope
+from secfed.crypto.messages import Deliveries, Envelope, Sharing, peek_type
 from secfed.errors import MalformedMessage
 from tests.vectors.attempt import Envelopes
 
 Parts = list[Any]
 _WINDOW: Final = 16  # a copy is at least that long
-_STORE: Final = "server_scripts.json"  # every envelope stands in it
+_STORES: Final = "*_scripts.json"  # every envelope stands in one of them
+_STEP: Final = b"\2"
+_STEP_BYTES: Final = 11  # before the message
 
 
 @dataclass
@@ -110,23 +113,33 @@ def file_text(content: Any, depth: int = 0) -> str:
     return f"{left}\n{space}" + f",\n{space}".join(lines) + f"\n{space[:-1]}{right}"
 
 
+def _envelopes(data: bytes) -> tuple[Envelope | SeedEnvelope, ...]:
+    """Those in a message, or in the message of a step."""
+    message = data[_STEP_BYTES:] if data[:1] == _STEP else data
+    if message[:9] != b"secfed/v1":
+        return ()
+    for kind in (Sharing, Deliveries, NeighbourSharing, NeighbourDeliveries):
+        if peek_type(message) == kind.TYPE:
+            found = kind.decode(message)
+            return (*found.envelopes, *getattr(found, "seeds", ()))
+    return ()
+
+
 @dataclass
 class SealedOnce(Envelopes):
     """Sealing is random inside the library: what an earlier run sealed is taken from the file if it fits."""
 
-    known: dict[tuple[str, str], list[Envelope]] = field(default_factory=dict)
+    known: dict[tuple[str, str], list[Envelope | SeedEnvelope]] = field(default_factory=dict)
     made: dict[tuple[bytes, ...], bytes] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> SealedOnce:
         """From the file, if there is one."""
-        envelopes, path = cls(), folder / _STORE
-        if path.exists():
+        envelopes = cls()
+        for path in sorted(folder.glob(_STORES)):
             for text in json.loads(path.read_text())["bytes"].values():
-                data = bytes.fromhex(text)
-                if peek_type(data) == Sharing.TYPE:
-                    for one in Sharing.decode(data).envelopes:
-                        envelopes.known.setdefault((one.sender, one.recipient), []).append(one)
+                for one in _envelopes(bytes.fromhex(text)):
+                    envelopes.known.setdefault((one.sender, one.recipient), []).append(one)
         return envelopes
 
     def seal(self, public: bytes, plaintext: bytes, label: bytes, *context: bytes) -> bytes:
@@ -139,7 +152,10 @@ class SealedOnce(Envelopes):
     def _recorded(self, what: tuple[bytes, ...]) -> bytes | None:
         public, plaintext, label, *context = what
         for one in self.known.get((context[2].decode(), context[3].decode()), ()):
-            sealed = one.sealed_seed if label == labels.SEAL_PAIR_SEED else one.sealed_shares
+            if label == labels.SEAL_PAIR_SEED or isinstance(one, SeedEnvelope):
+                sealed = one.sealed_seed
+            else:
+                sealed = one.sealed_shares
             try:
                 if self.keys[public].open(sealed, label, *context) == plaintext:
                     return sealed

@@ -16,7 +16,7 @@ from secfed.crypto.attempt import Entropy, SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.message_base import signed
-from secfed.crypto.messages import Advert, Adverts, FinalModel, Sharing, Specification
+from secfed.crypto.messages import Advert, Adverts, FinalModel, Specification
 from secfed.errors import MalformedMessage, SecfedError
 from secfed.protection.registry import MASKED
 from secfed.records.transcript import Transcript
@@ -28,7 +28,7 @@ from secfed.wire.frames import Notice, Step, Task, encode_state
 from secfed.wire.layout import Exchange, Field, Layout, State, state_digest
 from tests.vectors.primitives import Json
 from tests.vectors.scripts.book import Book, put_together, shortened, steps_of
-from tests.vectors.scripts.play import Differs, Recorded, opened, refusal_number
+from tests.vectors.scripts.play import Differs, Heard, Recorded, is_sharing, opened, refusal_number
 from tests.vectors.scripts.site_builder import Scripts
 from tests.vectors.scripts.world import COHORT, ME, STUDY, World
 
@@ -119,7 +119,7 @@ def _handled(site: Site, frame: bytes) -> tuple[bytes | None, int | None]:
 
 def play_frames(script: Json, content: Json) -> None:
     """Play one script; AssertionError where the site does something else."""
-    site, spec = build(content), b""
+    site, heard = build(content), Heard()
     for number, step in enumerate(steps_of(script, content), start=1):
         frame = put_together(step["in"], content["bytes"])
         reply, refusal = _handled(site, frame)
@@ -128,14 +128,14 @@ def play_frames(script: Json, content: Json) -> None:
             if reply is not None or "refusal" not in step or step["refusal"] != refusal:
                 raise Differs(f"{where}: {refusal if reply is None else 'not refused'}")
             continue
-        message = frame[11:]
+        if frame[:1] == b"\2":
+            heard.note(frame[11:])
         if "sharing" in step:
-            found = opened(reply, message, spec, content["party"], content["keys"])
+            found = opened(reply, heard, content["party"], content["keys"])
             if found != content["sharings"][step["sharing"]]:
                 raise Differs(f"{where}: other envelopes than recorded")
         elif reply != put_together(step["out"], content["bytes"]):
             raise Differs(f"{where}: another reply than the recorded one")
-        spec = message if frame[:1] == b"\2" and message[9:10] == b"\0" else spec
 
 
 class Writer:
@@ -165,23 +165,22 @@ class Writer:
 
     def script(self, name: str, *steps: tuple[Any, ...]) -> None:
         """Frames, each alone if it is answered, with None or a number if it is refused."""
-        site, spec, made = build(self.content), b"", list[Json]()
+        site, heard, made = build(self.content), Heard(), list[Json]()
         for frame, *expected in steps:
             data = frame if isinstance(frame, bytes) else frame.encode()
             reply, refusal = _handled(site, data)
             if (reply is None) != bool(expected) or (expected and expected[0] != refusal):
                 raise AssertionError(f"{name}: {reply!r}, {refusal}")
             step: Json = {"in": self.book.parts(data)}
+            if reply is not None and data[:1] == b"\2":
+                heard.note(data[11:])
             if reply is None:
                 step["refusal"] = refusal
-            elif reply[9:10] == bytes([Sharing.TYPE]):
-                self.sharings["sharing"] = opened(
-                    reply, data[11:], spec, self.content["party"], self.content["keys"]
-                )
+            elif reply[:9] == b"secfed/v1" and is_sharing(reply):
+                self.sharings["sharing"] = opened(reply, heard, self.content["party"], self.content["keys"])
                 step["sharing"] = "sharing"
             else:
                 step["out"] = self.book.parts(reply)
-            spec = data[11:] if reply is not None and data[:1] == b"\2" and data[20:21] == b"\0" else spec
             made.append(step)
         self.scripts.append({"name": f"frames_{name}", "steps": made})
 

@@ -79,12 +79,13 @@ class ServerScripts:
         pending = player.server.begin()
         steps: list[Json] = [{"begin": self._requests(pending)}]
         self.scripts.append({"name": f"server_{name}", "steps": steps})
-        for stage in STAGES[:-1]:
+        index = self.honest.stages.index
+        for stage in self.honest.stages[:-1]:
             for site in (*pending, *(one for at, one in bad if at == stage and one not in pending)):
                 since = silent.get(site)
                 lie, reply = bad.get((stage, site)), replies.get(stage, {}).get(site)
                 message = reply if lie is None else lie
-                if message is None or (since is not None and STAGES.index(since) <= STAGES.index(stage)):
+                if message is None or (since is not None and index(since) <= index(stage)):
                     continue
                 if player.take(site, message) == (lie is not None):
                     raise AssertionError(f"{name}: {stage} of {site}")
