@@ -49,7 +49,7 @@ def shape_of(party: Json) -> VectorShape:
 
 def graph_of(party: Json) -> SparseGraph | None:
     """The graph of masks; None for the complete one."""
-    return SparseGraph(**party["graph"]) if "graph" in party else None
+    return SparseGraph(**party["graph"]) if party.get("graph") else None
 
 
 @dataclass
