@@ -11,7 +11,9 @@ from tests.vectors.function_cases import function_content
 from tests.vectors.functions import play_function
 from tests.vectors.primitives import Json
 from tests.vectors.scripts.book import SealedOnce, file_text
-from tests.vectors.scripts.frame_scripts import frame_content, play_frames
+from tests.vectors.scripts.closed_scripts import closed_content
+from tests.vectors.scripts.frame_play import play_frames
+from tests.vectors.scripts.frame_scripts import frame_content
 from tests.vectors.scripts.play import play_server, play_site
 from tests.vectors.scripts.server_scripts import server_content
 from tests.vectors.scripts.site_builder import Scripts
@@ -28,6 +30,7 @@ _PLAYERS: Final[dict[str, Any]] = {
     "sparse_site_scripts.json": play_site,
     "sparse_server_scripts.json": play_server,
     "frame_scripts.json": play_frames,
+    "closed_scripts.json": play_frames,
 }
 
 
@@ -48,6 +51,7 @@ def generate(folder: Path = FOLDER) -> dict[str, str]:
         "sparse_site_scripts.json": sparse_site_content(world.envelopes),
         "sparse_server_scripts.json": sparse_server_content(world),
         "frame_scripts.json": frame_content(world, scripts),
+        "closed_scripts.json": closed_content(world, scripts),
     }
     return {name: file_text(content) + "\n" for name, content in files.items()}
 

@@ -69,12 +69,13 @@ class Scripts:
         entropies = self.world.entropies
         self.draws = {draw: draws_of(entropies[(ME, draw)]) for draw in self.draw_names}
         others = (name for name in self.honest.spec.cohort if name != ME)
-        self.keys = {name: self._keys(entropies[(name, self.draw_names[0])]) for name in others}
+        self.keys = {name: self.keys_of(entropies[(name, self.draw_names[0])]) for name in others}
         for stage, requests in self.honest.requests.items():
             self.book.add(stage, requests[ME])
 
     @staticmethod
-    def _keys(entropy: VectorEntropy) -> Json:
+    def keys_of(entropy: VectorEntropy) -> Json:
+        """The private keys of another site."""
         from secfed.crypto import labels
         from secfed.crypto.keystream import derive
 

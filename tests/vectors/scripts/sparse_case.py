@@ -18,7 +18,6 @@ from secfed.crypto.masked.graph_messages import (
 )
 from secfed.crypto.refusals import Refusal as R
 from tests.vectors.attempt import Envelopes
-from tests.vectors.primitives import pattern
 from tests.vectors.scripts.site_builder import Scripts
 from tests.vectors.scripts.world import ASIDE, COHORT, DROPPED, ME, SITES, Honest, World
 
@@ -29,7 +28,6 @@ DRAW: Final = "sparse 1"
 HOLDERS: Final = (ASIDE, DROPPED, FIFTH, LAST)
 DEALERS: Final = (FIRST, DROPPED, LAST)
 GRAPH: Final = {"dropout_rate": 0.1}
-GROUP_KEY: Final = pattern("group key of the scripts")
 
 
 def sparse_honest(envelopes: Envelopes) -> Honest:
@@ -37,7 +35,7 @@ def sparse_honest(envelopes: Envelopes) -> Honest:
     world = World(envelopes, sites=(OUTSIDER, *SITES))
     spec = world.specification(cohort=SITES, threshold=THRESHOLD)
     given = {"limits": SiteLimits(colluders=0)}
-    return Honest(world, spec, DRAW, graph=SparseGraph(**GRAPH), given=given).run()
+    return Honest(world, spec, DRAW, graph=SparseGraph(**GRAPH), given=lambda: given).run()
 
 
 class SparseScripts(Scripts):

@@ -30,7 +30,7 @@ def sparse_server_content(world: World) -> Json:
     """The file."""
     spec = world.specification(cohort=ASKED, threshold=3)
     given, graph = {"limits": SiteLimits(colluders=0)}, SparseGraph(**GRAPH)
-    honest = Honest(world, spec, "sparse server 12", graph=graph, given=given).run()
+    honest = Honest(world, spec, "sparse server 12", graph=graph, given=lambda: given).run()
     made = ServerScripts(world, honest, prefix="sparse_server", more={"graph": GRAPH})
     made.play("whole_attempt")
     made.play("every_reply_once", twice=True)

@@ -33,7 +33,6 @@ from tests.vectors.scripts.sparse_case import (
     FIRST,
     FOURTH,
     GRAPH,
-    GROUP_KEY,
     HOLDERS,
     LAST,
     ME,
@@ -44,6 +43,7 @@ from tests.vectors.scripts.sparse_case import (
     sparse_honest,
 )
 from tests.vectors.scripts.sparse_site_sums import sum_scripts
+from tests.vectors.scripts.world import GROUP_KEY
 
 
 def sparse_site_content(envelopes: Envelopes) -> Json:

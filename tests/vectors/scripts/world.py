@@ -39,6 +39,7 @@ THRESHOLD: Final = 4
 STUDY: Final = "vectors-" + pattern("study").hex()
 SHAPE: Final = VectorShape((Run(12, 5), Run(64, 1), Run(32, 2)), pattern("layout digest of the scripts"))
 BROADCAST: Final = pattern("broadcast digest of the scripts")
+GROUP_KEY: Final = pattern("group key of the scripts")
 LIMITS: Final = SiteLimits(colluders=1)
 
 
@@ -125,7 +126,8 @@ class Honest:
         None  # whose shares of what, and how they change
     )
     graph: SparseGraph | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)  # to every contribution
+    given: Callable[[], Mapping[str, Any]] = dict  # to every contribution
+    shape: VectorShape = SHAPE
     requests: dict[str, dict[str, bytes]] = field(default_factory=dict)
     replies: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
@@ -161,10 +163,12 @@ class Honest:
     def _run(self) -> Honest:
         world, spec = self.world, self.spec
         sites = {
-            name: MaskedSite(world.contribution(name, self.draw, round=spec.round, **self.given), self.graph)
+            name: MaskedSite(
+                world.contribution(name, self.draw, round=spec.round, **self.given()), self.graph
+            )
             for name in spec.cohort
         }
-        server = MaskedServer(spec, world.roster, SHAPE, graph=self.graph)
+        server = MaskedServer(spec, world.roster, self.shape, graph=self.graph)
         pending = server.begin()
         for stage in self.stages[:-1]:
             self.requests[stage] = {site: bytes(request) for site, request in pending.items()}
