@@ -86,10 +86,20 @@ def made(variant: Variant) -> Iterator[None]:
     try:
         for name, function in found.items():
             function.__code__ = wrong[name]
+        _forget(module)
         yield
     finally:
         for name, function in found.items():
             function.__code__ = before[name]
+        _forget(module)
+
+
+def _forget(module: Any) -> None:
+    """Drop what functions of a module have kept of earlier calls."""
+    for one in vars(module).values():
+        clear = getattr(one, "cache_clear", None)
+        if clear is not None:
+            clear()
 
 
 def _functions(code: CodeType) -> dict[str, CodeType]:

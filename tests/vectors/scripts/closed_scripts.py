@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -19,7 +20,7 @@ from secfed.crypto.message_base import signed
 from secfed.crypto.messages import Adverts, FinalModel, Specification, Survivors
 from secfed.protection.closed import GroupKeys
 from secfed.protection.opened_at_sites import ExpectedState
-from secfed.wire.frames import Notice, Step, Task
+from secfed.wire.frames import Notice, Step, Task, encode_state
 from tests.vectors.primitives import Json, pattern
 from tests.vectors.scripts.book import shortened
 from tests.vectors.scripts.closed_case import closed_vector, relayed, tag_of
@@ -98,7 +99,8 @@ class ClosedWriter(Writer):
         key, to = changes.pop("key", GROUP_KEY), changes.pop("to", ME)
         kappa, signer = changes.pop("kappa", self.kappa), changes.pop("signer", FIRST)
         public_key = changes.pop("public_key", group_key_check(key))
-        sealed = self.world.envelopes.seal(seal_key, key, labels.SEAL_STUDY_KEY, *kappa, to.encode())
+        context = *kappa, changes.pop("sealed_for", to).encode()
+        sealed = self.world.envelopes.seal(seal_key, key, labels.SEAL_STUDY_KEY, *context)
         parts = *kappa, digest(labels.STUDY_PUBLIC_KEY, public_key)
         package = signed(KeyPackage(to, sealed), self.world.people[signer], labels.SIGN_KEY_PACKAGE, *parts)
         return KeyDelivery(public_key, replace(package, **changes))
@@ -189,6 +191,7 @@ def _keys(writer: ClosedWriter) -> None:
     short = GROUP_KEY[:31]
     wrong: dict[str, KeyDelivery] = {
         "for_another_site": make(asked, to=FOURTH),
+        "that_names_another_site": make(asked, to=FOURTH, sealed_for=ME),
         "unsigned": make(asked, signature=bytes(64)),
         "signed_by_another_site": make(asked, signer=DROPPED),
         "of_another_study": make(asked, kappa=other),
@@ -227,13 +230,13 @@ def _holder(writer: ClosedWriter) -> None:
         "unsigned": asks(replace(hello(FIRST), signature=bytes(64))),
         "signed_by_another": asks(hello(FIRST), hello(FOURTH, FIRST)),
         "of_another_study": asks(hello(FIRST, context=(b"another", *kappa[1:]))),
-        "of_a_hospital_outside_the_study": asks(hello(ASIDE, key=pattern("fresh", 1216))),
+        "of_a_hospital_outside_the_study": asks(hello(ASIDE)),
         "of_a_stranger": asks(replace(hello(FIRST), site="x")),
         "with_an_invalid_key": asks(hello(FIRST, key=b"\xff" * 1216)),
         "of_a_site_that_has_the_key": asks(hello(FIRST, key=b"")),
     }.items():
         writer.script(f"holder_hello_{name}", (writer.hello,), (request, None), (good,), **holder)
-    writer.script("hellos_at_another_site", *writer.begin, (good, None))
+    writer.script("hellos_at_another_site", *writer.begin, (asks(hello(FOURTH, context=writer.kappa)), None))
 
 
 def _tasks(writer: ClosedWriter) -> None:
@@ -296,12 +299,18 @@ def _refused_sums(writer: ClosedWriter) -> None:
         writer.after_keys(f"sum_with_{name}", (message, number), (good,))
     part = [[list(three[:2]), 1]]
     writer.after_keys("sum_with_too_few_contributors", (good, 39), contributors=part)
+    writer.after_keys("sum_with_one_contributor_who_fell_silent", (good, 39), contributors=[[[ME], 1]])
     most = [[[FIRST, DROPPED, ME], 3]]
     writer.after_keys("sum_with_too_few_contributors_left", (good, 39), contributors=most)
     own = {"limits": {**writer.content["party"]["limits"], "min_cohort": 4}}
     writer.after_keys("sum_below_the_own_minimum_cohort", (good, 29), **own)
     own = {"limits": {**writer.content["party"]["limits"], "min_threshold": 4}}
     writer.after_keys("sum_below_the_own_minimum_threshold", (good, 29), **own)
+    lax = {"limits": {**writer.content["party"]["limits"], "min_cohort": 1, "min_threshold": 1}}
+    of_two = writer.summed(spec(cohort=three[:2], threshold=2), three[:2])
+    writer.after_keys("sum_of_two_sites_though_permitted", (of_two, 8), (good,), **lax)
+    two_left = writer.summed(spec(threshold=2), three[:2])
+    writer.after_keys("sum_of_two_survivors_though_permitted", (two_left, 29), (good,), **lax)
     cut = Notice(good.encode()[:-1])
     writer.after_keys("sum_cut_off", (cut, None), (good,))
     second = writer.summed(spec(round=2, broadcast_digest=tag_of(TOTAL)))
@@ -315,7 +324,8 @@ def _refused_sums(writer: ClosedWriter) -> None:
     other = Summed(good.spec, good.result, b"", bytes(32), b"")
     writer.after_keys("encrypted_sum", (other, None), (good,))
     writer.after_keys("result_alone", (good.result, None), (good,))
-    model = FinalModel(STUDY, world.roster.digest, 1, 1, pattern("x"), model=b"")
+    state = encode_state({"total": torch.zeros(3, dtype=torch.float64)})
+    model = FinalModel(STUDY, world.roster.digest, 1, 1, hashlib.sha256(state).digest(), model=state)
     writer.after_keys("final_model", (signed(model, world.aggregator, labels.SIGN_MODEL), 41), (good,))
 
 

@@ -87,7 +87,7 @@ class Recorded(Entropy):
 
     def below(self, limit: int) -> int:
         """The recorded coefficient; where a holder is drawn, its place among those that are left."""
-        return int(next(self._left), 16) if limit == shamir.PRIME else next(self._picks) % limit
+        return int(next(self._left, ""), 16) if limit == shamir.PRIME else next(self._picks) % limit
 
     def seal_key(self) -> sealing.SealKey:
         """The recorded key pair."""

@@ -246,7 +246,7 @@ def _deliveries(scripts: SparseScripts) -> None:
     without_shares = signed(plain, people[FIRST], plain.LABEL, *context)
     cases: dict[str, tuple[Any, R]] = {
         "seed_alone_from_a_dealer": (
-            NeighbourDeliveries(envelopes[1:], (*seeds, without_shares)),
+            NeighbourDeliveries(envelopes[1:], (seeds[0], without_shares, seeds[1])),
             R.ENVELOPE_STRAY,
         ),
         "shares_from_a_site_that_did_not_choose_this_one": (
