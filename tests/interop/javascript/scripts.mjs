@@ -3,12 +3,13 @@
 import { copyFileSync, mkdtempSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { body, concat, decode, Envelope, hex, unhex, utf8 } from "./site/encoding.mjs";
+import { body, concat, decode, Envelope, hex, MESSAGES, SeedEnvelope, typeOf, unhex, utf8 } from "./site/encoding.mjs";
 import { Journal } from "./site/files.mjs";
 import { toLanes } from "./site/layout.mjs";
 import { Draws, MaskedSite } from "./site/masked.mjs";
 import { digest, Identity, SealKey, verify } from "./site/primitives.mjs";
 import { Roster } from "./site/roster.mjs";
+import { SparseSite } from "./site/sparse.mjs";
 
 const bigIntegersAsText = (text) => text.replace(/([[\s:,])(\d{16,})(?=[,\s\]}])/g, '$1"$2"');
 const content = JSON.parse(bigIntegersAsText(readFileSync(process.argv[2], "utf8")));
@@ -17,12 +18,14 @@ const keyPair = ({ mlkem_seed, x25519_private }) => new SealKey(unhex(mlkem_seed
 
 /** Draws as they are written down; sealing is random. */
 class Recorded extends Draws {
-  constructor({ mask_secret, self_mask_seed, seal_key, coefficients }) {
+  constructor({ mask_secret, self_mask_seed, seal_key, coefficients, picks = [] }) {
     super();
     const left = coefficients.map((value) => BigInt(`0x${value}`));
     this.maskSecret = () => unhex(mask_secret);
     this.selfSeed = () => unhex(self_mask_seed);
     this.sealKey = () => keyPair(seal_key);
+    const picked = [...picks];
+    this.pick = (limit) => picked.shift() % limit;
     this.coefficients = (_which, threshold) => left.splice(0, threshold - 1);
   }
 }
@@ -44,7 +47,8 @@ function open(party, draws, journal) {
   const runs = party.runs.map(([bits, count]) => ({ bits, count }));
   const { limits } = party;
   const roster = Roster.decode(unhex(party.roster));
-  return new MaskedSite({
+  const Session = party.graph ? SparseSite : MaskedSite;
+  return new Session({
     identity: new Identity(party.site, unhex(party.identity_seed)),
     roster,
     work: {
@@ -55,6 +59,9 @@ function open(party, draws, journal) {
       asked: party.planned ?? undefined,
       contributors: party.contributors.map(([sites, least]) => ({ sites, least })),
       isPrivate: party.privacy_applied,
+      cipher: party.keystream,
+      graph: party.graph,
+      groupKey: party.group_key && unhex(party.group_key),
     },
     policy: {
       minCohort: limits.min_cohort, minThreshold: limits.min_threshold, maxElements: limits.max_elements,
@@ -69,18 +76,23 @@ function open(party, draws, journal) {
 /** What a Sharing sealed, once signatures and digests are right. */
 function opened(sharing, session) {
   const { sigma, alpha, name, roster } = session;
-  return decode("Sharing", sharing).envelopes.map((envelope) => {
-    verify(roster.keys.get(name), envelope.signature, "sign envelope", sigma, alpha, body(Envelope, envelope));
+  const sparse = typeOf(sharing) === MESSAGES.NeighbourSharing[0];
+  const { envelopes, seeds = [] } = decode(sparse ? "NeighbourSharing" : "Sharing", sharing);
+  return [...envelopes, ...seeds].map((envelope) => {
+    const [words, type] = seeds.includes(envelope) ? ["sign seed envelope", SeedEnvelope] : ["sign envelope", Envelope];
+    verify(roster.keys.get(name), envelope.signature, words, sigma, alpha, body(type, envelope));
     const context = [sigma, alpha, utf8(envelope.sender), utf8(envelope.recipient)];
     const keys = content.keys[envelope.recipient];
-    const shares = keyPair(keys.seal_key).open(envelope.sealed_shares, "seal shares", ...context);
+    const { sender, recipient } = envelope;
     const seed = keyPair(keys.mask_key).open(envelope.sealed_seed, "seal pair seed", ...context);
+    if (type === SeedEnvelope) return { sender, recipient, seed: hex(seed) };
+    const shares = keyPair(keys.seal_key).open(envelope.sealed_shares, "seal shares", ...context);
     const stated = hex(envelope.mask_secret_share_digest) + hex(envelope.self_mask_share_digest);
     const held = [["mask secret share digest", shares.subarray(0, 33)], ["self-mask share digest", shares.subarray(33)]];
     if (stated !== held.map(([words, share]) => hex(digest(words, ...context, share))).join("")) {
       throw new Error("an envelope states digests of other shares than it holds");
     }
-    return { sender: envelope.sender, recipient: envelope.recipient, seed: hex(seed), shares: hex(shares) };
+    return { sender, recipient, seed: hex(seed), shares: hex(shares) };
   });
 }
 

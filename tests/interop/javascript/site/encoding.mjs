@@ -143,7 +143,9 @@ export const Envelope = record([
   ["sender", id], ["recipient", id], ["sealed_seed", bytes(1168)], ["sealed_shares", bytes(1202)],
   ["mask_secret_share_digest", digest], ["self_mask_share_digest", digest], signature,
 ]);
+export const SeedEnvelope = record([["sender", id], ["recipient", id], ["sealed_seed", bytes(1168)], signature]);
 export const View = record([["site", id], signature]);
+export const Choice = record([["site", id], ["holders", blobOf(4, 125)], ["threshold", u16], signature]);
 const Share = record([["peer", id], ["kind", u8], ["share", bytes(33)]], ({ kind }) => {
   if (kind !== 1 && kind !== 2) throw malformed(`no share has the kind ${kind}`);
 });
@@ -175,6 +177,15 @@ export const MESSAGES = {
   ])],
   Confirmation: [18, record([["site", id], ["complaints", names], signature])],
   SharingSet: [19, record([["sharing", names]])],
+  AdvertDigests: [20, record([["adverts", list(record([["site", id], ["digest", digest]]))]])],
+  Choice: [21, Choice],
+  Neighbourhood: [22, record([["adverts", list(Advert)], ["choices", list(Choice)]])],
+  NeighbourSharing: [23, record([["envelopes", list(Envelope)], ["seeds", list(SeedEnvelope)]])],
+  NeighbourDeliveries: [24, record([["envelopes", list(Envelope)], ["seeds", list(SeedEnvelope)]])],
+  ProvenUnmaskRequest: [25, record([
+    ["dropped", names], ["views", list(View)],
+    ["uploads", list(record([["site", id], ["vector_digest", digest], signature]))],
+  ])],
 };
 
 export const MAGIC = utf8("secfed/v1");
