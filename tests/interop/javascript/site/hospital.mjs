@@ -8,6 +8,7 @@ import { Layout } from "./layout.mjs";
 import { MaskedSite } from "./masked.mjs";
 import { digest, random } from "./primitives.mjs";
 import { readTensors } from "./safetensors.mjs";
+import { SparseSite } from "./sparse.mjs";
 
 const READY = utf8("ready");
 const [TASK, STEP, NOTICE] = [1, 2, 3];
@@ -17,11 +18,11 @@ const MODEL_FILE = "model.safetensors";
 /**
  * One site of one study under masked protection. `program` is the local work: `exchanges(round)` with name and
  * fields of each, `shapes` of the broadcast, `bound` of its numbers, and `contribute(exchange, tensors)`; `cipher`
- * makes the masks.
+ * makes the masks, between all sites or in the sparse `graph` ({dropout_rate}).
  */
 export class Hospital {
-  constructor({ identity, roster, study, program, policy, journal, transcript, folder, cipher }) {
-    Object.assign(this, { identity, roster, study, program, policy, journal, transcript, folder, cipher });
+  constructor({ identity, roster, study, program, policy, journal, transcript, folder, cipher, graph }) {
+    Object.assign(this, { identity, roster, study, program, policy, journal, transcript, folder, cipher, graph });
     this.work = this.session = null;
   }
 
@@ -52,7 +53,7 @@ export class Hospital {
     this.session = null;
     this.work = {
       study, round, exchange, exchangeIndex: exchange_index, layout, lanes, isPrivate: false, broadcastDigest,
-      cipher: this.cipher,
+      cipher: this.cipher, graph: this.graph,
     };
     return READY;
   }
@@ -76,7 +77,7 @@ export class Hospital {
     }
     if (session !== null && attempt < session.number) throw new ProtocolError("Replay", "a step of an earlier attempt");
     if (session !== null && attempt === session.number) return session.site.handle(message);
-    const opened = new MaskedSite({ ...this, tell: this });
+    const opened = new (this.graph ? SparseSite : MaskedSite)({ ...this, tell: this });
     if (isSpecification(message)) {
       const signed = decode("Specification", message).attempt;
       require(signed === attempt, 10, "the frame names another attempt than the specification");
