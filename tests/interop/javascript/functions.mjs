@@ -1,6 +1,6 @@
 // The functions of vectors v1.1 that a site of masked sums has: node functions.mjs FUNCTIONS.json.
 // tests/vectors/README.md has the operations.
-import { readFileSync } from "node:fs";
+import { readVectors } from "./playing.mjs";
 import { tagsOf } from "./site/closing.mjs";
 import { hex, unhex } from "./site/encoding.mjs";
 import { toLanes } from "./site/layout.mjs";
@@ -8,9 +8,7 @@ import { CIPHERS, derive, digest, seal, verify } from "./site/primitives.mjs";
 import { Roster } from "./site/roster.mjs";
 import { holdersOf } from "./site/sparse.mjs";
 
-const NUMBERS = /"(?:[^"\\]|\\.)*"|\d{16,}/g; // and text, inside which nothing is a number
-const bigIntegersAsText = (text) => text.replace(NUMBERS, (found) => (found[0] === '"' ? found : `"${found}"`));
-const content = JSON.parse(bigIntegersAsText(readFileSync(process.argv[2], "utf8")));
+const content = readVectors(process.argv[2]);
 const words = (label) => label.replace(/^secfed\/v1 /, "");
 
 const OPERATIONS = {

@@ -1,6 +1,7 @@
 // Section 13.2 of docs/protocol.md: tags of a vector, and the stream that closes it.
 import { utf8 } from "./encoding.mjs";
-import { mask } from "./lanes.mjs";
+import { malformed, require } from "./errors.mjs";
+import { mask, unpack, wireSize } from "./lanes.mjs";
 import { derive, keystream } from "./primitives.mjs";
 
 const TAGS = 12;
@@ -35,4 +36,22 @@ export function closingLanes(groupKey, attempt, site, lanes, runs, context, ciph
   const seed = derive(groupKey, "derive closing seed", [...attempt, utf8(site)]);
   mask(all, whole, seed, "derive closing stream", context, 1, cipher);
   return { lanes: all, runs: whole };
+}
+
+/** The survivors' sum from a closed one, by run. */
+export function openLanes(groupKey, attempt, survivors, vector, runs, context, cipher) {
+  const whole = [...runs, TAG_RUN];
+  let at = 0;
+  const lanes = whole.map((run) => {
+    const part = vector.subarray(at, (at += wireSize(run)));
+    return unpack(part, run);
+  });
+  if (at !== vector.length) throw malformed("a closed sum has another length");
+  for (const site of survivors) {
+    const seed = derive(groupKey, "derive closing seed", [...attempt, utf8(site)]);
+    mask(lanes, whole, seed, "derive closing stream", context, -1, cipher);
+  }
+  const tags = lanes.pop();
+  require(tagsOf(groupKey, attempt, lanes, runs).join() === tags.join(), 45, "the tags do not fit");
+  return lanes;
 }

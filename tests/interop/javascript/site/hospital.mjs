@@ -30,10 +30,10 @@ export class Hospital {
   handle(frame) {
     if (!(frame[0] in FRAMES)) throw malformed("no frame of this protocol");
     const fields = readAll(FRAMES[frame[0]], frame.subarray(1));
-    return { [TASK]: this.#task, [STEP]: this.#step, [NOTICE]: this.#notice }[frame[0]].call(this, fields);
+    return { [TASK]: this.task, [STEP]: this.step, [NOTICE]: this.notice }[frame[0]].call(this, fields);
   }
 
-  #task({ study, round, exchange_index, exchange, broadcast }) {
+  task({ study, round, exchange_index, exchange, broadcast }) {
     const contradicts = (message) => new ProtocolError("InconsistentView", message);
     if (study !== this.study) throw contradicts("a task of another study");
     const planned = this.program.exchanges(round)[exchange_index];
@@ -70,7 +70,7 @@ export class Hospital {
     return tensors;
   }
 
-  #step({ round, exchange_index, attempt, message }) {
+  step({ round, exchange_index, attempt, message }) {
     const { work, session } = this;
     if (work?.round !== round || work.exchangeIndex !== exchange_index) {
       throw new ProtocolError("InconsistentView", "a step of an exchange that was not worked on");
@@ -87,7 +87,7 @@ export class Hospital {
     return reply;
   }
 
-  #notice({ message }) {
+  notice({ message }) {
     const final = openFinalModel(message, this.roster, this.study);
     const sha256 = hex(final.model_digest);
     const known = this.transcript.bodies.find(({ kind }) => kind === "model")?.body;
