@@ -79,6 +79,10 @@ def test_it_passes_the_scripts_for_a_site(name: str) -> None:
     run("scripts.mjs", SCRIPTS / name)
 
 
+def test_it_passes_the_scripts_of_closed_sums() -> None:
+    run("frames.mjs", SCRIPTS / "closed_scripts.json")
+
+
 def test_it_passes_the_functions_that_it_has() -> None:
     run("functions.mjs", SCRIPTS / "functions.json")
 

@@ -47,12 +47,16 @@ function open(party, draws, journal) {
 
 function play(script, folder) {
   const path = join(folder, "journal.jsonl");
-  const journal = new Journal(path);
+  let journal = new Journal(path);
   const sessions = {};
   let session;
-  stepsOf(script, content).forEach((step, at) => {
+  const steps = stepsOf(script, content);
+  // Where no earlier session speaks again, a new one is what a restart makes of the journal's file.
+  const restarts = !steps.some((step) => "to" in step || "journal" in step);
+  steps.forEach((step, at) => {
     const where = `${script.name}, step ${at + 1}`;
     if ("open" in step) {
+      if (restarts) journal = new Journal(path);
       session = open({ ...content.party, ...step.party }, content.draws[step.draws], journal);
       sessions[step.open] = session;
     } else if ("to" in step) session = sessions[step.to];

@@ -41,11 +41,12 @@ export class Hospital {
     const broadcastDigest = digest("broadcast digest", broadcast);
     const last = this.work ?? { round: 0, exchangeIndex: 0 };
     const later = round - last.round || exchange_index - last.exchangeIndex;
-    if (later === 0 && !this.journal.left(study, round, exchange_index)) {
+    const left = this.journal.left(study, round, exchange_index); // also before a restart
+    if (later === 0 && !left) {
       if (!equal(broadcastDigest, last.broadcastDigest)) throw contradicts("the exchange was begun from another broadcast");
       return READY; // an aggregator that was restarted asks again
     }
-    if (later <= 0) throw new ProtocolError("Replay", "this exchange was worked on already");
+    if (later <= 0 || left) throw new ProtocolError("Replay", "this exchange was worked on already");
     const tensors = this.#checked(broadcast);
     const layout = new Layout(planned.fields, this.roster.ids.length);
     // What the work comes to changes nothing about the reply: the program adds zeros where it fails.
