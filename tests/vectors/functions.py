@@ -26,6 +26,7 @@ from secfed.records.transcript import TRANSCRIPT
 from secfed.runs.final_model import open_final
 from secfed.wire import frames
 from secfed.wire.layout import Field, Layout, state_digest
+from tests.vectors import encrypted_functions
 from tests.vectors.primitives import Json, stream_bytes
 from tests.vectors.scripts.play import Differs, refusal_number
 
@@ -195,6 +196,7 @@ OPERATIONS: Final[dict[str, Callable[[Json], Json]]] = {
     "tags": _vector_tags,
     "study key": _study_key,
     "tag of frames": _is_sum,
+    **encrypted_functions.OPERATIONS,
     "frame": _frame,
     "chain": _chain,
     "append": _append,
