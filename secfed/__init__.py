@@ -1,9 +1,10 @@
 """secfed: federated learning between hospitals in which only sums leave a hospital.
 
     from pathlib import Path
-    from secfed import Study, simulate
+    from secfed import LiveTable, Study, simulate
 
-    report = simulate(Study.load(Path("examples/breast-cancer.toml")))
+    report = simulate(Study.load(Path("examples/breast-cancer.toml")), observer=LiveTable())
+    report.frame()  # a row per round, with pandas
     print(report.final, report.saw)
 
 An algorithm of one's own extends :class:`WeightedMean`, or :class:`Algorithm` with a :class:`SiteProgram` and
@@ -17,8 +18,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from secfed.algorithms.federated_averaging.flower_clients import FlowerClients
     from secfed.algorithms.federated_averaging.weighted_mean import WeightedMean
     from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
+    from secfed.runs.notebook import LiveTable
+    from secfed.runs.run_report import Observer
     from secfed.simulation.simulate import simulate
     from secfed.study.study import Study
     from secfed.wire.layout import Exchange, Field
@@ -27,6 +31,9 @@ __all__ = [
     "Algorithm",
     "Exchange",
     "Field",
+    "FlowerClients",
+    "LiveTable",
+    "Observer",
     "ServerProgram",
     "SiteProgram",
     "Study",
@@ -39,6 +46,9 @@ _HOMES: Final = {
     "Algorithm": "secfed.algorithms.framework.base",
     "Exchange": "secfed.wire.layout",
     "Field": "secfed.wire.layout",
+    "FlowerClients": "secfed.algorithms.federated_averaging.flower_clients",
+    "LiveTable": "secfed.runs.notebook",
+    "Observer": "secfed.runs.run_report",
     "ServerProgram": "secfed.algorithms.framework.base",
     "SiteProgram": "secfed.algorithms.framework.base",
     "Study": "secfed.study.study",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.config.schema import Options, suggestion
+from secfed.config.schema import LATER, Options, suggestion
 from secfed.errors import ConfigError, DataError
 
 Alpha = Annotated[float, Field(gt=0, description="the Dirichlet concentration; smaller is more skewed")]
@@ -47,6 +47,17 @@ class DataOptions(Options):
     def names_patients(self) -> bool:
         """Whether the data set says which records are of one patient."""
         return getattr(self, "patient_column", None) is not None
+
+
+class SplitOptions(DataOptions):
+    """Options of data sets whose held-out records are drawn by class, or each by itself."""
+
+    split: Literal["class", "content", "position"] = Field(
+        default="class",
+        json_schema_extra=LATER,
+        description='held-out records: "class" (a share of each), or each record by itself, as [privacy] for '
+        'records does it: by its "content", or its "position" where neighbours replace a record',
+    )
 
 
 class RecordByRecord:

@@ -17,8 +17,8 @@ def existing_file(data_set: str, path: Path) -> Path:
     """The path of a published file, if it exists."""
     if not path.is_file():
         raise DataError(
-            f"{data_set}: {path} does not exist",
-            remedy=f"set the environment variable SECFED_DATA to the folder that contains {path.name}, or "
+            f"{data_set}: {path} {'is a folder, not a file' if path.is_dir() else 'does not exist'}",
+            remedy="set the environment variable SECFED_DATA to the folder that contains the file, or "
             "data.path where the data set has it",
         )
     return path

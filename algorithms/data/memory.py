@@ -12,11 +12,11 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, PreparedSites
+from secfed.algorithms.data.prepare import SPLITS, Facts, Preparation, PreparedRecords, PreparedSites
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import DataError
 
@@ -31,6 +31,8 @@ class SiteTables(PreparedSites):
         standardize: scale by the site's own training records.
         impute_median: missing values become the median of the site's training records.
         seed: of the split.
+        split: how held-out records are drawn: ``class`` takes the share of each class; ``content`` and
+            ``position`` draw every record by itself, as ``[privacy]`` that hides records needs it.
         patients: site to the patient of every record (names or numbers); a patient is never in both parts.
     """
 
@@ -43,6 +45,7 @@ class SiteTables(PreparedSites):
         standardize: bool = True,
         impute_median: bool = False,
         seed: int = 0,
+        split: Literal["class", "content", "position"] = "class",
         patients: Mapping[SiteId, Iterable[Hashable]] | None = None,
     ) -> None:
         if not tables:
@@ -61,6 +64,20 @@ class SiteTables(PreparedSites):
             self._tables[site] = PreparedRecords(x, labels, patients=whose.get(site))
         # The array of a site without records often has no shape; that site's error comes when it is used.
         shaped = max((table.x for table in self._tables.values()), key=lambda x: bool(len(x)))
-        rules = Preparation(test_fraction, standardize, impute="median" if impute_median else "none")
+        if classes < 2:
+            raise DataError(f"the data set has {classes} classes", remedy="give SiteTables at least two")
+        rules = Preparation(
+            test_fraction,
+            standardize,
+            impute="median" if impute_median else "none",
+            split=SPLITS[split],
+            public_scale="in your factory, give SiteTables standardize=False, and records on a public scale",
+            known_values="repair the records"
+            + (
+                ", and leave impute_median away"
+                if impute_median
+                else ", or give SiteTables impute_median=True"
+            ),
+        )
         facts = Facts(tuple(tables), rules, shaped.shape[1:], classes, seed)
         super().__init__(self._tables.__getitem__, facts)

@@ -9,9 +9,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data import bundled
-from secfed.algorithms.data.base import Alpha, DataOptions, MinRecords, SiteCount, refuse_unused_alpha
+from secfed.algorithms.data.base import Alpha, MinRecords, SiteCount, SplitOptions, refuse_unused_alpha
 from secfed.algorithms.data.partition import Partition, Pool, dirichlet, iid
 from secfed.algorithms.data.prepare import (
+    SPLITS,
     Facts,
     Preparation,
     PreparedRecords,
@@ -23,7 +24,7 @@ from secfed.algorithms.framework.randomness import numpy_generator
 Divide = Callable[[PreparedRecords, np.random.Generator], Partition]
 
 
-class PoolOptions(DataOptions):
+class PoolOptions(SplitOptions):
     """Options of a pool divided among ``sites`` simulated hospitals."""
 
     sites: SiteCount = 4
@@ -102,7 +103,13 @@ def _load_digits() -> PreparedRecords:
 def _pooled(
     options: PoolOptions, seed: int, load: Callable[[], PreparedRecords], shape: tuple[int, ...], classes: int
 ) -> PooledData:
-    rules = Preparation(options.test_fraction, options.standardize is True)
+    public = type(options) is PoolOptions and 'set data.standardize = "public"'
+    rules = Preparation(
+        options.test_fraction,
+        options.standardize is True,
+        split=SPLITS[options.split],
+        public_scale=public or "set data.standardize = false",
+    )
     divide = divide_by(options.partition, options.sites, options.alpha, options.min_records)
     return PooledData(load, Facts(options.site_ids(), rules, shape, classes, seed), divide)
 

@@ -21,10 +21,13 @@ from secfed.algorithms.framework import datasets
 from secfed.algorithms.framework.datasets import SiteData, SiteId
 from secfed.algorithms.framework.randomness import derive_seed, numpy_generator
 from secfed.algorithms.framework.unfit import unfit
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, DataError
 
 _SPLIT: Final = b"secfed/v1 split"  # BLAKE2b's personalisation, at most 16 bytes
 Sides = tuple[NDArray[np.int64], NDArray[np.int64]]  # positions of training and of held-out records
+Split = Literal["stratified", "slots", "content"]
+SPLITS: Final[dict[str, Split]] = {"class": "stratified", "position": "slots", "content": "content"}
+_KEYS: Final = {split: key for key, split in SPLITS.items()}  # as data.split has them
 _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would only amplify rounding
 
 
@@ -38,12 +41,14 @@ class PreparedRecords:
     # standardised
     extra: NDArray[Any] | None = None
     patients: tuple[str, ...] | None = None  # [n] names; None where nobody says
+    where: tuple[str, ...] | None = None  # [n] file and line, for errors; None counts rows
 
     def take(self, rows: NDArray[Any]) -> PreparedRecords:
         """The records at these positions."""
         extra = None if self.extra is None else self.extra[rows]
         patients = None if self.patients is None else tuple(self.patients[int(row)] for row in rows)
-        return PreparedRecords(self.x[rows], self.y[rows], extra, patients)
+        where = None if self.where is None else tuple(self.where[int(row)] for row in rows)
+        return PreparedRecords(self.x[rows], self.y[rows], extra, patients, where)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,10 @@ class Preparation:
     impute: Literal["median", "centre", "none"] = "none"
     # "stratified" by class; or each record drawn by itself, from its position and the seed ("slots") or what
     # it contains and the seed ("content"). Known patients are drawn as a whole.
-    split: Literal["stratified", "slots", "content"] = "stratified"
+    split: Split = "stratified"
+    # What to do instead of scaling by a site's own statistics, and of imputing its medians.
+    public_scale: str = "set data.standardize = false"
+    known_values: str = "repair the records"
 
     def for_record_privacy(self, columns: int, *, slots: bool) -> Preparation:
         """The same preparation, each record (of so many numeric columns) by itself.
@@ -71,16 +79,22 @@ class Preparation:
             raise ConfigError(
                 "data.standardize: scaling by a site's own statistics lets one record change all others, "
                 "so no epsilon per record would be true",
-                remedy='set data.standardize = "public" where the data set has public ranges, or false, and '
-                "give public constants (data.scale)",
+                remedy=self.public_scale,
             )
         if self.impute == "median":
             raise ConfigError(
                 "data.impute: a site's median lets one record change all others, so no epsilon per "
                 "record would be true",
-                remedy='set data.impute = "centre" (a missing value becomes the column\'s public centre)',
+                remedy=self.known_values,
             )
-        return replace(self, split="slots" if slots else "content")
+        split: Split = "slots" if slots else "content"
+        if self.split not in ("stratified", split):
+            raise ConfigError(
+                f'data.split: "{_KEYS[self.split]}" draws held-out records in a way that this [privacy] '
+                "cannot protect",
+                remedy=f'set data.split = "{_KEYS[split]}"',
+            )
+        return replace(self, split=split)
 
 
 @dataclass(frozen=True)
@@ -116,6 +130,9 @@ def prepare(site_id: SiteId, records: PreparedRecords, facts: Facts) -> SiteData
             x = _standardised(x, x[train], rules.fixed)
         if records.extra is not None:
             x = np.concatenate([x, records.extra], axis=1)
+        if np.isnan(x).any():
+            unfit(_unknown_value(site_id, records, x, rules))
+            x = np.where(np.isnan(x), 0.0, x)
         inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
     labels = torch.from_numpy(np.ascontiguousarray(records.y, dtype=np.int64))
     whose = None if records.patients is None else [records.patients[row] for row in train.tolist()]
@@ -209,6 +226,16 @@ def scaled_by_ranges(x: NDArray[Any], ranges: Sequence[tuple[float, float]]) -> 
     """Columns on [-1, 1] by public ranges (low, high); values outside go to the nearest end, NaN stays."""
     low, high = np.array(ranges, dtype=np.float64).T
     return np.asarray(np.clip(2.0 * (x - low) / (high - low) - 1.0, -1.0, 1.0))
+
+
+def _unknown_value(
+    site_id: SiteId, records: PreparedRecords, x: NDArray[np.float64], rules: Preparation
+) -> DataError:
+    """Names the first record with a value that is missing and that nothing is put in the place of."""
+    row = int(np.flatnonzero(np.isnan(x).reshape(len(x), -1).any(axis=1))[0])
+    where = f"row {row + 1} of its records" if records.where is None else records.where[row]
+    message = f"site {site_id!r}: a feature in {where} is NaN or missing"
+    return DataError(message, remedy=rules.known_values)
 
 
 def _imputed(x: NDArray[np.float64], train: NDArray[np.float64]) -> NDArray[np.float64]:

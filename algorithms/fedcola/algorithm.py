@@ -45,6 +45,7 @@ class FedCola(PlannedStages[FedColaStage]):
     """FedCola, bound to one study."""
 
     private_units = ("group", "site")
+    noised_fields = ("update",)
 
     def __init__(self, setting: Setting, options: FedColaOptions) -> None:
         study, data = setting.study, setting.data

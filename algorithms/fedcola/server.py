@@ -24,7 +24,7 @@ from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.plan import MODALITIES, OTHER, FedColaPlan
 from secfed.algorithms.framework.server_state import MODEL, ModelServer, copies, moved, part_of
 from secfed.algorithms.metrics import transfer_scores
-from secfed.algorithms.models.transfer_options import Modality, is_attention
+from secfed.algorithms.models.transfer_options import Modality
 from secfed.wire.layout import Exchange, State, Totals
 
 Aggregation = Literal["fedavg", "collaborative", "compensated"]
@@ -60,11 +60,12 @@ class FedColaServer(ModelServer):
             version = min(round_number, self._plan.rounds)
             self._metrics.of(version).update(transfer_scores.finish(stage.of, totals))
             return
-        count = totals.scalar("weight") if self._plan.weighted else float(len(totals.survivors))
-        if "loss" in totals:
-            self._metrics.of(round_number - 1)[f"{stage.of}_loss"] = totals.scalar("loss") / count
-        updates = {name: value for name, value in totals.items() if name.startswith("update/")}
-        self._pending[exchange.name] = {**updates, _COUNT: torch.tensor(count, dtype=torch.float64)}
+        if totals.survivors:  # nobody only in a comparison outside the protocol
+            count = totals.scalar("weight") if self._plan.weighted else float(len(totals.survivors))
+            if "loss" in totals:
+                self._metrics.of(round_number - 1)[f"{stage.of}_loss"] = totals.scalar("loss") / count
+            updates = {name: value for name, value in totals.items() if name.startswith("update/")}
+            self._pending[exchange.name] = {**updates, _COUNT: torch.tensor(count, dtype=torch.float64)}
         if exchange == self._plan.training[-1].exchange:
             self._move()
             self._pending = {}
@@ -77,15 +78,17 @@ class FedColaServer(ModelServer):
         for kind in self._plan.kinds:
             for name in self._plan.trained(kind):
                 modality: Modality | None = None
-                if shares and is_attention(name):
+                if self._plan.shares(name):
                     modality = "image" if name.startswith("image.") else "text"
                 source = f"attention-{modality}" if modality else f"own-{kind}"
+                if source not in self._pending:
+                    continue
                 total = step * self._pending[source][f"update/{name}"]
                 divisor = denominator(kind, modality, own, shared, aggregation)
                 self._model[f"{kind}/{name}"] = moved(self._model[f"{kind}/{name}"], total, divisor)
 
     def _count(self, exchange: str) -> float:
-        return float(self._pending[exchange][_COUNT])
+        return float(self._pending[exchange][_COUNT]) if exchange in self._pending else 0.0
 
     def save(self) -> State:
         """Models, metrics, and the totals of a round that is not whole yet."""

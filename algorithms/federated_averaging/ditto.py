@@ -23,6 +23,7 @@ from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
+from secfed.algorithms.federated_averaging.weighted_plan import NOISED
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.registry import register
@@ -46,6 +47,7 @@ class Ditto(FedAvg):
     """Ditto, bound to one study."""
 
     private_units = ("record", "group", "site")
+    noised_fields = NOISED
     personal = True
     warm_start = False  # what stays at the sites would not begin with that model
     options: DittoOptions

@@ -14,6 +14,7 @@ from torch import nn
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
 from secfed.algorithms.federated_averaging.weighted_mean import WeightedMean
+from secfed.algorithms.federated_averaging.weighted_plan import NOISED
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.algorithms.framework.registry import register
 from secfed.dp.training.plain_loop import Training, make_loader, make_optimiser
@@ -26,6 +27,7 @@ class FedAvg(WeightedMean):
 
     options: FedAvgOptions
     private_units: ClassVar[tuple[str, ...]] = ("record", "group", "site")
+    noised_fields: ClassVar[tuple[str, ...]] = NOISED
 
     def training(self, model: nn.Module, data: SiteData, generator: torch.Generator) -> Training:
         """One site's training of one round; variants change it here. The generator orders the records."""
@@ -37,7 +39,14 @@ class FedAvg(WeightedMean):
             momentum=options.momentum,
             weight_decay=options.weight_decay,
         )
-        loader = make_loader(data.train_x, data.train_y, batch_size=options.batch_size, generator=generator)
+        loader = make_loader(
+            data.train_x,
+            data.train_y,
+            batch_size=options.batch_size,
+            generator=generator,
+            # One record has no spread to be normalised by.
+            single=options.batch_norm in (None, "frozen"),
+        )
         return Training(model, optimiser, nn.functional.cross_entropy, loader)
 
     def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:

@@ -13,18 +13,22 @@ Normalization", ICLR 2021, Algorithm 1.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.federated_averaging.local_context import LocalContext
-from secfed.algorithms.federated_averaging.options import FedAvgOptions
+from secfed.algorithms.federated_averaging.options import FedAvgOptions, MeanOptions
+from secfed.algorithms.federated_averaging.weighted_plan import NOISED
+from secfed.algorithms.framework.batch_norm import BatchNorm
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.algorithms.framework.parameters import trainable
 from secfed.algorithms.framework.registry import register
+from secfed.algorithms.framework.setting import Setting
 from secfed.errors import ConfigError
 from secfed.wire.layout import State, Summands
 
@@ -35,8 +39,18 @@ class FedBnOptions(FedAvgOptions):
     """Options of ``fedbn``: those of ``fedavg``, and the layers that never leave."""
 
     local_layers: tuple[str, ...] = Field(
-        min_length=1, description="names of the layers that never leave, as PyTorch names the model's modules"
+        default=(), description="names of the layers that never leave, as PyTorch names the model's modules"
     )
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        if not self.local_layers and self.batch_norm != "local":
+            raise ConfigError(
+                f"{_KEY}: is missing",
+                remedy='name the layers that never leave, or set algorithm.batch_norm = "local" for all of '
+                "batch normalisation",
+            )
+        return self
 
 
 @register("fedbn", options=FedBnOptions)
@@ -44,25 +58,39 @@ class FedBn(FedAvg):
     """Federated averaging with local layers, bound to one study."""
 
     private_units = ("record", "group", "site")
+    noised_fields = NOISED
     personal = True
     warm_start = False  # what stays at the sites would not begin with that model
     options: FedBnOptions
 
+    def _batch_norm(self, setting: Setting, options: MeanOptions) -> BatchNorm | None:
+        local = getattr(options, "batch_norm", None) == "local"
+        return None if local else super()._batch_norm(setting, options)
+
+    def _layers(self, model: nn.Module) -> tuple[str, ...]:
+        """Names of the layers that never leave."""
+        named = self.options.local_layers
+        if self.options.batch_norm != "local":
+            return named
+        norms = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
+        if not norms:
+            message = 'algorithm.batch_norm: "local" has no effect on a model without batch normalisation'
+            raise ConfigError(message, remedy="remove it, and name algorithm.local_layers")
+        return (*named, *norms)
+
     def summed_parameters(self, model: nn.Module) -> tuple[str, ...]:
         """All trainable parameters but those of local layers."""
         layers = dict(model.named_modules())
-        for name in self.options.local_layers:
+        local = self._layers(model)
+        for name in local:
             if not name or name not in layers:  # "" is the whole model
                 known = ", ".join(filter(None, layers))
                 raise ConfigError(f"{_KEY}: the model has no layer {name!r}", remedy=f"its layers: {known}")
-        return trainable(model, local=self.options.local_layers)
+        return trainable(model, local=local)
 
     def _local(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        return {
-            name: value
-            for name, value in model.state_dict().items()
-            if any(name.startswith(f"{layer}.") for layer in self.options.local_layers)
-        }
+        starts = tuple(f"{layer}." for layer in self._layers(model))
+        return {name: value for name, value in model.state_dict().items() if name.startswith(starts)}
 
     def site_memory(self) -> State:
         """The local layers, as the study begins with them."""

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.framework.step_options import DeviceOptions, StepOptions
+from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 
@@ -37,10 +38,34 @@ class FedAvgOptions(MeanOptions, StepOptions):
     optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='"sgd" or "adam"')
     momentum: float = Field(default=0.0, ge=0, lt=1, description="the momentum of sgd, from 0 to below 1")
     weight_decay: float = Field(default=0.0, ge=0, description="the local weight decay, at least 0")
+    batch_norm: Literal["pooled", "local", "frozen"] | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description='whose statistics: "pooled" (of all records, by sums), "frozen" (those of the start) or, '
+        'with fedbn, "local" (the layers never leave)',
+    )
+    statistics_every: int = Field(
+        default=1,
+        ge=0,
+        json_schema_extra=LATER,
+        description="rounds from one computation of pooled statistics to the next; 0: at the end only",
+    )
+    activation_bound: float = Field(
+        default=256.0,
+        gt=0,
+        le=2.0**15,
+        json_schema_extra=LATER,
+        description="above 0: the largest mean of what reaches a pooled layer, and of its square's root",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_momentum(self.optimizer, self.momentum)
+        for key in ("statistics_every", "activation_bound"):
+            if key in self.model_fields_set and self.batch_norm != "pooled":
+                raise ConfigError(
+                    f'algorithm.{key}: has an effect with batch_norm = "pooled" only', remedy="remove it"
+                )
         return self
 
 

@@ -24,7 +24,7 @@ from torch import nn
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
-from secfed.algorithms.federated_averaging.weighted_plan import Means
+from secfed.algorithms.federated_averaging.weighted_plan import NOISED, Means
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.algorithms.framework.registry import register
 from secfed.wire.layout import Field as Block
@@ -46,6 +46,7 @@ class Scaffold(FedAvg):
     """SCAFFOLD, bound to one study."""
 
     private_units = ("record", "group")
+    noised_fields = (*NOISED, "control")
     shares_state = True
     options: ScaffoldOptions
 

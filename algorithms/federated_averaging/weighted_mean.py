@@ -107,6 +107,8 @@ class WeightedMeanSite(SiteProgram):
         weight = self._algorithm.weight(len(data.train_y))
         known: dict[str, torch.Tensor | float] = {"weight": weight}
         known |= {name: weight * value for name, value in self._algorithm.counts(data).items()}
+        if self._algorithm.statistics is not None:
+            known["records"] = self._algorithm.statistics.records(len(data.train_y))
         if not self._algorithm.noisy_metrics:
             known |= classification.counts(data.test_y, self._algorithm.data.classes)
         return fitting(exchange, known)
@@ -117,6 +119,12 @@ class WeightedMeanSite(SiteProgram):
         received = self._algorithm.model_in(broadcast)
         memory = self._memory  # evaluation uses what it was, in either order
         summands: dict[str, torch.Tensor | float] = {}
+        statistics = self._algorithm.statistics
+        if statistics is not None and exchange in statistics.exchanges:
+            write_parameters(self._model, received)
+            measure = statistics.measure
+            found = otherwise({}, measure, exchange, self._model, self._data.train_x, self._device)
+            return fitting(exchange, {**found, **self.settled(round_number, exchange)})
 
         def evaluate() -> None:
             if any(field.name.startswith("eval/") for field in exchange.layout.fields):
@@ -203,6 +211,10 @@ class WeightedMeanServer(ModelServer):
 
         ``train_loss`` is the mean loss while training from that model, so the last model has none.
         """
+        statistics = self._algorithm.statistics
+        if statistics is not None and exchange in statistics.exchanges:
+            self._model.update(statistics.found(exchange, totals))
+            return
         metrics = self._metrics.of(round_number - 1)
         noise = self._algorithm.metric_noise(totals)
         metrics.update(classification.finish(totals, self._algorithm.data.classes, deviation=noise))

@@ -16,7 +16,8 @@ from torch import nn
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions, MeanOptions
-from secfed.algorithms.framework.base import LOSS_BOUND, Algorithm, check_round
+from secfed.algorithms.framework.base import LOSS_BOUND, PARAMETERS, Algorithm, check_round
+from secfed.algorithms.framework.batch_norm import BatchNorm, PooledStatistics, with_batch_norm
 from secfed.algorithms.framework.datasets import SiteData, SiteId, check_site
 from secfed.algorithms.framework.parameters import (
     check_scores,
@@ -40,6 +41,7 @@ UPDATE: Final = "update"
 EVALUATE: Final = "evaluate"
 STATE: Final = "state/"  # of the server, in broadcasts and checkpoints
 _EVERYONE: Final = "all"
+NOISED: Final = (UPDATE, "eval", "weight")  # by FedAvg's local steps; a weight is constant or unprotected
 
 
 class Means(Mapping[str, torch.Tensor]):
@@ -79,8 +81,9 @@ class WeightedPlan(Algorithm):
             cls.summed_units = ()  # what bounds another update bounds nothing of this one
 
     def __init__(self, setting: Setting, options: MeanOptions) -> None:
-        self.setting, self.options = setting, options
-        self.data = setting.labelled()
+        batch_norm = self._batch_norm(setting, options)
+        self.setting, self.options = with_batch_norm(setting, batch_norm), options
+        setting, self.data = self.setting, setting.labelled()
         model = setting.model()
         self.trained = self.summed_parameters(model)
         if isinstance(setting.study.model, OwnOptions):
@@ -102,6 +105,9 @@ class WeightedPlan(Algorithm):
         self._update = Exchange(UPDATE, _EVERYONE, update)
         evaluation = Layout(self._evaluation(True), sites=most)
         self._evaluate = Exchange(EVALUATE, _EVERYONE, evaluation)
+        self.statistics: PooledStatistics | None = None
+        if batch_norm == "pooled":
+            self.statistics = PooledStatistics(setting, most, getattr(options, "activation_bound", 1.0))
 
     # --- what an algorithm writes ---
 
@@ -216,6 +222,22 @@ class WeightedPlan(Algorithm):
                 remedy="remove it, or use fedavg",
             )
 
+    def _batch_norm(self, setting: Setting, options: MeanOptions) -> BatchNorm | None:
+        """What the study says of batch normalisation; refused where records would mix under ``[privacy]``."""
+        kind: BatchNorm | None = getattr(options, "batch_norm", None)
+        if kind == "local":
+            raise ConfigError(
+                'algorithm.batch_norm: "local" needs sites to keep these layers',
+                remedy='set algorithm.name = "fedbn"',
+            )
+        if kind == "pooled" and setting.study.privacy is not None:
+            raise ConfigError(
+                'algorithm.batch_norm: "pooled" lets a record change the outputs of all others in its batch, '
+                "and statistics of records leave, so no epsilon would be true",
+                remedy='set algorithm.batch_norm = "frozen", or use torch.nn.GroupNorm',
+            )
+        return kind
+
     def _update_fields(self) -> tuple[Block, ...]:
         if self._noise_in_sum:
             return self.fields()
@@ -233,10 +255,18 @@ class WeightedPlan(Algorithm):
         rounds = self.setting.study.rounds
         check_round(round_number, rounds)
         evaluate = () if self._metrics == "withheld" else (self._evaluate,)
+        statistics = self._statistics_in(round_number)
         if round_number > rounds:
-            return evaluate
+            return (*statistics, *evaluate)
         now = self._evaluates_apart and self._metrics == "unprotected" and self.evaluates(round_number)
-        return (*(evaluate if now else ()), self._update)
+        return (*statistics, *(evaluate if now else ()), self._update)
+
+    def _statistics_in(self, round_number: int) -> tuple[Exchange, ...]:
+        every: int = getattr(self.options, "statistics_every", 1)
+        last = round_number > self.setting.study.rounds
+        if self.statistics is None or not (last or (every and (round_number - 1) % every == 0)):
+            return ()
+        return self.statistics.exchanges
 
     def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
         """All sites, or those drawn: for the round to train, for the whole study to evaluate.
@@ -244,13 +274,22 @@ class WeightedPlan(Algorithm):
         Security: how many records of which class a site holds out is the same in every round. Summed over
         the cohorts of the rounds, it could be solved for (docs/adr/031).
         """
-        draw = FIXED_COHORT if exchange.name == EVALUATE else round_number
+        draw = round_number if exchange.name == UPDATE else FIXED_COHORT
         return self.setting.cohort(draw, sites)
 
     def evaluates(self, round_number: int) -> bool:
         """Whether the model that a round begins with is evaluated, where that is an exchange of its own."""
         del round_number
         return True
+
+    def field_words(self) -> Mapping[str, str]:
+        """Of what every algorithm of weighted means sums."""
+        return {
+            UPDATE: PARAMETERS,
+            "eval": "metrics over held-out records",
+            "weight": "the weight",
+            "train_loss": "the training loss",
+        }
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Metrics and weights, where ``[privacy]`` says so."""

@@ -42,6 +42,7 @@ class Fmcsc(PlannedStages[FmcscStage]):
     """FMCSC, bound to one study."""
 
     private_units = ("group", "site")
+    noised_fields = ("update", "sites", "weight")  # nobody's records change how many sites there are
 
     def __init__(self, setting: Setting, options: FmcscOptions) -> None:
         study = setting.study

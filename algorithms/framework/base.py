@@ -37,13 +37,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.wire.layout import Exchange, State, Summands, Totals
 
 if TYPE_CHECKING:
     from secfed.config.schema import Options
+    from secfed.dp.settings import PrivacySection
     from secfed.dp.training.local_privacy import LocalPrivacy
     from secfed.dp.training.unit_sums import UnitSums
 
@@ -51,6 +52,9 @@ SiteId = str
 Metrics = Mapping[str, float]
 
 LOSS_BOUND: Final = 2.0**20  # of a mean training loss of one site, in a sum
+PARAMETERS: Final = "parameters"
+# What an algorithm writes to say what sites make of their records.
+_AT_SITES: Final = frozenset(("site", "site_program", "local_update", "difference", "evaluate"))
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,15 @@ class Algorithm(ABC):
     summed_units: ClassVar[tuple[str, ...]] = ()  # under noise = "sum": those that unit_bound holds for
     warm_start: ClassVar[bool] = False  # from a file; model_in and ServerProgram.begin are then its own
     samples_sites: ClassVar[bool] = False  # supports protection.sites_per_round; see Security above
+    # With noise in local steps: fields (or what stands before their first "/") that only private steps made,
+    # or that no record changes. Any other is reported as unprotected. A class that changes what sites make of
+    # records declares its own: it inherits none.
+    noised_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "noised_fields" not in vars(cls) and not _AT_SITES.isdisjoint(vars(cls)):
+            cls.noised_fields = ()
 
     @abstractmethod
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
@@ -260,6 +273,13 @@ class Algorithm(ABC):
         del exchange
         return ()
 
+    def field_words(self) -> Mapping[str, str]:
+        """What fields (or those with one beginning, up to ``/``) hold, for reports; others show their names.
+
+        ``PARAMETERS`` for those of the model.
+        """
+        return {}
+
     def unit_bound(self, exchange: Exchange) -> UnitBound | None:
         """What one unit adds to a sum at most, for ``noise = "sum"``; None where that is not bounded."""
         del exchange
@@ -277,6 +297,19 @@ class Algorithm(ABC):
         """Metrics of one model at every site. Simulation only: in a study nobody has two sites' records."""
         del model
         return {}
+
+
+def without_noise(algorithm: Algorithm, exchange: Exchange, privacy: PrivacySection) -> tuple[str, ...]:
+    """Fields of an exchange that leave without noise: by the study's choice, or undeclared.
+
+    Where the sum carries the noise, it covers whole exchanges, whatever is in them.
+    """
+    said = set(algorithm.unprotected(exchange))
+    names = [one.name for one in exchange.layout.fields]
+    if privacy.in_local_steps:
+        declared = algorithm.noised_fields
+        said |= {name for name in names if name not in declared and name.partition("/")[0] not in declared}
+    return tuple(name for name in names if name in said)
 
 
 class PlannedExchange(Protocol):

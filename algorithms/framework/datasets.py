@@ -17,6 +17,7 @@ from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zer
 from secfed.errors import DataError
 
 SiteId = str
+_LEAST_RECORDS: Final = 2  # a sum over hospitals should not hold one patient of each
 _LEAST_PAIRS: Final = 2  # a pair is only ever compared with other pairs
 
 
@@ -95,6 +96,10 @@ def infinite_features(site_id: SiteId) -> DataError:
     return DataError(message, remedy="repair the records, or give them in a larger unit")
 
 
+def _first_nan(x: torch.Tensor) -> int:
+    return int(torch.isnan(x).flatten(1).any(dim=1).nonzero()[0]) + 1 if bool(torch.isnan(x).any()) else 0
+
+
 def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
     """Check one site's records against the public facts; every data set passes through here.
 
@@ -109,6 +114,8 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
         blank = torch.zeros(1, *input_shape), torch.zeros(1, dtype=torch.int64)
         patients = None if data.train_patients is None else (0,)
         data = replace(data, train_x=blank[0], train_y=blank[1], train_patients=patients, blank=True)
+    if len(data.train_y) + len(data.test_y) < _LEAST_RECORDS and not data.blank:
+        unfit(DataError(f"{who} has one record", remedy="leave it out: one record is no data set"))
     if data.train_patients is not None and len(data.train_patients) != len(data.train_y):
         message = f"{who} has not one patient per training record"
         raise DataError(message, remedy="give the patient of every training record, or of none")
@@ -125,8 +132,8 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
             raise DataError(message, remedy="give float32 records and int64 labels")
         if not bool(torch.isfinite(x).all()):
             nan = DataError(
-                f"{who}: {part} records contain NaN features",
-                remedy='set data.impute = "median", or repair the records',
+                f"{who}: {part} records contain NaN features, the first in row {_first_nan(x)} of them",
+                remedy="repair the records",
             )
             unfit(nan if bool(torch.isnan(x).any()) else infinite_features(site_id))
             x = zero_if_not_finite(x)

@@ -14,10 +14,25 @@ from secfed.wire.layout import State
 _SAME: Final = "the aggregator must run the same study file and the same version of the model"
 
 
+TRAVELLING: Final = (
+    "travelling_buffers"  # attribute of a module: names of its buffers that are a model's part
+)
+
+
+def _parts(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters, and the buffers that modules declare."""
+    buffers = {
+        f"{name}.{own}" if name else own: getattr(module, own)
+        for name, module in model.named_modules()
+        for own in getattr(module, TRAVELLING, ())
+    }
+    return {**dict(model.named_parameters()), **buffers}
+
+
 def read_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of all parameters, by name: float32 on the CPU."""
+    """Copies of all parameters and declared buffers, by name: float32 on the CPU."""
     state = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in _parts(model).items():
         value = parameter.detach().to(device="cpu", dtype=torch.float32)
         state[name] = value.clone(memory_format=torch.contiguous_format)
     return state
@@ -42,7 +57,7 @@ def shapes_of(state: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, 
 
 def write_parameters(model: nn.Module, state: State) -> None:
     """Put a received model into ``model``; a MalformedMessage if it does not fit or is not finite."""
-    own = dict(model.named_parameters())
+    own = _parts(model)
     check_shapes(state, shapes_of(own))
     for name in own:
         if not bool(torch.isfinite(state[name]).all()):
@@ -61,10 +76,12 @@ def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
 
     for name, module in model.named_modules():
         # Batch statistics mix the records of a batch and are buffers, which no exchange carries.
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not stays(name):
+        mixes = isinstance(module, nn.modules.batchnorm._BatchNorm) and not hasattr(module, TRAVELLING)
+        if mixes and not stays(name):
             raise ConfigError(
                 f"model.name: layer {name!r} is batch normalisation, whose statistics would not be summed",
-                remedy="use torch.nn.GroupNorm or torch.nn.LayerNorm",
+                remedy='use torch.nn.GroupNorm or torch.nn.LayerNorm, or set algorithm.batch_norm = "pooled" '
+                'or "frozen" where the algorithm has it',
             )
     names = tuple(n for n, parameter in model.named_parameters() if parameter.requires_grad and not stays(n))
     if not names:

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from secfed.algorithms.framework.base import Algorithm, PlannedExchange, SiteId, check_round, planned_for
+from secfed.algorithms.framework.base import (
+    PARAMETERS,
+    Algorithm,
+    PlannedExchange,
+    SiteId,
+    check_round,
+    planned_for,
+)
 from secfed.config.sections import ProtectionSection
 from secfed.dp.settings import PrivacySection
 from secfed.wire.layout import Exchange, Field, Layout
@@ -29,6 +36,12 @@ class Staged(Algorithm, Generic[StageT]):
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """The sums of one round, in order."""
         return tuple(stage.exchange for stage in self.stages(round_number))
+
+    def field_words(self) -> Mapping[str, str]:
+        """Of what algorithms of stages sum."""
+        scores = "metrics over held-out records"
+        words = {"update": PARAMETERS, "weight": "the weight", "loss": "the training loss"}
+        return {**words, "eval": scores, "score": scores}
 
 
 @dataclass(frozen=True, kw_only=True)

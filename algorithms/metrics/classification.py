@@ -126,6 +126,11 @@ def area_under_curve(histograms: torch.Tensor) -> float | None:
     return float((positive * (below + negative / 2)).sum()) / pairs
 
 
+def chance(classes: int) -> dict[str, float]:
+    """What guessing reaches, whatever the shares of the classes are."""
+    return {"balanced_accuracy": 1 / classes, "roc_auc": 0.5}
+
+
 def finish(totals: Mapping[str, torch.Tensor], classes: int, *, deviation: float = 0.0) -> Metrics:
     """``loss``, ``accuracy``, ``balanced_accuracy`` and, for two classes, ``roc_auc``, from sums.
 

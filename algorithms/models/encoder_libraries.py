@@ -5,17 +5,13 @@ Neither is asked to download anything: only their layers are used, and weights c
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
-import torch
-
+from secfed.config.torchvision_repair import mend_torchvision
 from secfed.errors import ConfigError, installing
-
-_KEPT: Final[list[torch.library.Library]] = []  # a library that is collected takes its operators along
 
 
 def timm_layers() -> tuple[Any, Any]:
@@ -49,28 +45,3 @@ def _importing(package: str) -> Iterator[None]:
                 f'model.name: "vision-language" needs {package}, which cannot be imported: {problem}',
                 remedy=installing("vision-language"),
             ) from None
-
-
-def mend_torchvision() -> None:
-    """Let torchvision be imported although it does not fit the installed torch.
-
-    A torchvision whose compiled operators do not load (for example one built for CUDA beside a CPU
-    torch) fails on import, because it describes operators that then do not exist. Neither encoder uses
-    any of them, so empty declarations of the two are enough. A torchvision that imports is left alone:
-    declaring its operators before it does would break it.
-    """
-    if "torchvision" in sys.modules:
-        return
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        return  # none installed: neither package insists on it
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]  # what was imported before the failure would not be tied together again
-        if not _KEPT:
-            library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-            for operator in ("nms", "qnms"):
-                schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-                library.define(schema)  # type: ignore[no-untyped-call]
-            _KEPT.append(library)

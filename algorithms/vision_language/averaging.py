@@ -27,11 +27,12 @@ from secfed.algorithms.framework.parameters import read_parameters, write_parame
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.losses.contrastive import model_contrast
 from secfed.algorithms.losses.vlp import ema_merge, ema_scale, ldawa_cosines
-from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.base import NOISED, VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
-from secfed.algorithms.vision_language.plan import JOINT, Stage
+from secfed.algorithms.vision_language.plan import ALIGN, JOINT, Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, StageLoss
+from secfed.config.schema import LATER
 from secfed.errors import MalformedMessage
 from secfed.wire.layout import State
 
@@ -43,6 +44,12 @@ class VlpFedAvgOptions(VlpOptions):
     """Options of ``vlp-fedavg``."""
 
     local_steps: int = Field(default=50, ge=1, description="local steps per round, at least 1")
+    head_rounds: int = Field(
+        default=0,
+        ge=0,
+        json_schema_extra=LATER,
+        description="first rounds, of study.rounds, that train and sum the alignment modules only",
+    )
 
 
 class VlpFedProxOptions(VlpFedAvgOptions):
@@ -56,14 +63,16 @@ class VlpFedAvg(VlpAlgorithm):
     """Federated averaging, bound to one study."""
 
     site_program = VlpSite
+    noised_fields = NOISED
     options: VlpFedAvgOptions
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
-        """One stage, which trains and sums everything."""
-        everything, steps = self.names, self.options.local_steps
+        """One stage, of everything; in first rounds of the alignment modules, if the study says so."""
+        head, steps = round_number <= self.options.head_rounds, self.options.local_steps
+        name, summed = (ALIGN, self.align_names) if head else (JOINT, self.names)
         return (
             self.training_stage(
-                round_number, JOINT, summed=everything, steps=steps, exchange=UPDATE, reports_loss=True
+                round_number, name, summed=summed, steps=steps, exchange=UPDATE, reports_loss=True
             ),
         )
 
@@ -83,6 +92,7 @@ class VlpFedProx(VlpFedAvg):
     """FedProx, bound to one study."""
 
     site_program = VlpFedProxSite
+    noised_fields = NOISED
 
 
 class VlpEmaOptions(VlpFedAvgOptions):
@@ -137,6 +147,7 @@ class VlpEma(VlpFedAvg):
     """FedEMA, bound to one study."""
 
     site_program = VlpEmaSite
+    noised_fields = NOISED
 
 
 class VlpLdawaOptions(VlpFedAvgOptions):
@@ -165,6 +176,7 @@ class VlpLdawa(VlpFedAvg):
     """FedLDAWA, bound to one study."""
 
     site_program = VlpLdawaSite
+    noised_fields = NOISED
 
 
 class VlpMoonOptions(VlpFedAvgOptions):
@@ -211,3 +223,4 @@ class VlpMoon(VlpFedAvg):
     """FedMOON, bound to one study."""
 
     site_program = VlpMoonSite
+    noised_fields = NOISED

@@ -21,7 +21,7 @@ from torch import nn
 
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.losses.vlp import anchor_loss
-from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.base import NOISED, VlpAlgorithm
 from secfed.algorithms.vision_language.options import RobustOptions
 from secfed.algorithms.vision_language.plan import ALIGN, JOINT, Measures, Stage
 from secfed.algorithms.vision_language.site import VlpSite
@@ -91,6 +91,7 @@ class FedDra(VlpAlgorithm):
     """FedDRA, bound to one study."""
 
     site_program = FedDraSite
+    noised_fields = NOISED
     options: FedDraOptions
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:

@@ -67,11 +67,24 @@ class Rows(Dataset[Batch]):
 
 
 def make_loader(
-    inputs: torch.Tensor, labels: torch.Tensor, *, batch_size: int, generator: torch.Generator
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    batch_size: int,
+    generator: torch.Generator,
+    single: bool = True,
 ) -> DataLoader[Batch]:
-    """Shuffled batches of ([n, ...] float32, [n] int64); ``generator`` is the only source of the order."""
+    """Shuffled batches of ([n, ...] float32, [n] int64); ``generator`` is the only source of the order.
+
+    Without ``single``, a last batch of one record is left out.
+    """
     return DataLoader(
-        Rows(inputs, labels), batch_size=batch_size, shuffle=True, generator=generator, collate_fn=_unchanged
+        Rows(inputs, labels),
+        batch_size=batch_size,
+        shuffle=True,
+        generator=generator,
+        collate_fn=_unchanged,
+        drop_last=not single and len(labels) % batch_size == 1 and len(labels) > 1,
     )
 
 

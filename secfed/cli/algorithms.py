@@ -22,8 +22,9 @@ def algorithms(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Only this one.", show_default=False)
     ] = None,
+    options: Annotated[bool, typer.Option("--options", help="Show the options of all.")] = False,
 ) -> None:
-    """List the algorithms, models and data sets that a study file can name, with their options.
+    """List what a study file can name: algorithms, models and data sets. With a name: its options.
 
     Your own are named as [bold]package.module:factory[/]; docs/studies.md shows how.
     """
@@ -38,7 +39,20 @@ def algorithms(
             every = sorted({other for entries, _ in KINDS.values() for other in entries})
             raise ConfigError(f"there is no {name!r}.", remedy=f"known: {', '.join(every)}")
     for kind, entries in known.items():
-        _show(console, kind, entries)
+        if name is None and not options:
+            _list(console, kind, entries)
+        else:
+            _show(console, kind, entries)
+    if name is None and not options:
+        console.print("Options of one: secfed algorithms NAME. Of all: secfed algorithms --options")
+
+
+def _list(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Text.assemble((_TITLES[kind], "bold"), (f'  [{kind}] name = "..."', "dim")))
+    console.print(Padding(Text(", ".join(entries), style="cyan"), (0, 0, 1, 2)))
 
 
 def _show(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -12,8 +13,10 @@ from rich.text import Text
 
 from secfed.cli.imports import quick_imports
 from secfed.cli.options import StudyFile
+from secfed.config.plugins import own_errors_in_full
 from secfed.config.protections import Reveal
 from secfed.errors import ConfigError
+from secfed.runs.replaced_run import replacing
 from secfed.runs.run_folder import FIGURES_FOLDER, is_unfinished, prepare, run_json
 from secfed.runs.run_report import RunReport
 from secfed.simulation.dropouts import Dropout
@@ -67,11 +70,11 @@ def simulate(
         ),
     ] = None,
     compare: Annotated[
-        Literal["alone"] | None,
+        Literal["alone", "centralised"] | None,
         typer.Option(
-            click_type=click.Choice(["alone"]),
-            help="Also train each hospital by itself, on its own records only, and show both. "
-            "Looks at single hospitals: simulation only.",
+            click_type=click.Choice(["alone", "centralised"]),
+            help="Also train each hospital by itself (alone), or one model on all records in one place "
+            "(centralised), and show both. Looks at single hospitals: simulation only.",
         ),
     ] = None,
     engine: Annotated[
@@ -127,7 +130,8 @@ def simulate(
         from secfed.study.study import Study
 
     where = EngineOptions(engine, workers, site_deadline, gpus_per_site, threads)
-    study = Study.load(study_file)
+    with own_errors_in_full():
+        study = Study.load(study_file)
     changes = [("protection.name", protection), ("protection.reveal", reveal)]
     # Only masked sums can be closed: what closes them comes after that name, and goes before another one.
     for key, value in changes if reveal == "sites" else reversed(changes):
@@ -135,14 +139,21 @@ def simulate(
             study = study.replace(key, value)
     if seed is not None:
         study = study.replace("study.seed", seed)
-    if out is not None:
-        _check_start_is_outside(study, out)
-        prepare(out, overwrite=overwrite or is_unfinished(out, study_id(study)))
-    with watching(stderr(), quiet=as_json) as observer:
+    with ExitStack() as stack:
+        folder = out
+        if out is not None:
+            _check_start_is_outside(study, out)
+            unfinished = is_unfinished(out, study_id(study))
+            if overwrite and not unfinished:
+                folder = stack.enter_context(replacing(out))
+            else:
+                prepare(out, overwrite=unfinished)
+        observer = stack.enter_context(watching(stderr(), quiet=as_json))
         report = run_study(
-            study, out=out, drops=drops, observer=observer, compare=compare, budgets=budgets, engine=where
+            study, out=folder, drops=drops, observer=observer, compare=compare, budgets=budgets, engine=where
         )
-    show_report(report, out, as_json=as_json)
+        _draw(report, folder)
+    _print(report, out, as_json=as_json)
 
 
 def _budgets(texts: list[str]) -> dict[str, float]:
@@ -173,10 +184,18 @@ def _check_start_is_outside(study: Study, out: Path) -> None:
 
 def show_report(report: RunReport, out: Path | None, *, as_json: bool) -> None:
     """Draw the figures of a run into its folder, and print its summary, or run.json."""
+    _draw(report, out)
+    _print(report, out, as_json=as_json)
+
+
+def _draw(report: RunReport, out: Path | None) -> None:
     if out is not None:
         from secfed.runs.figures import write_figures
 
         write_figures(report, out / FIGURES_FOLDER)
+
+
+def _print(report: RunReport, out: Path | None, *, as_json: bool) -> None:
     if as_json:
         typer.echo(run_json(report), nl=False)
         return

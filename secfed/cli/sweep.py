@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from secfed.config.plugins import own_errors_in_full
 from secfed.terminal.consoles import stderr, stdout
 
 
@@ -70,7 +71,8 @@ def sweep(
     from secfed.sweep.live import watching
     from secfed.sweep.plan import make_plan
 
-    plan = make_plan(SweepFile.load(sweep_file))
+    with own_errors_in_full():
+        plan = make_plan(SweepFile.load(sweep_file))
     if dry_run:
         list_runs(plan, out, stdout(), panel or ())
         return

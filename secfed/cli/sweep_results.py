@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from secfed.errors import SecfedError
+from secfed.errors import RoundAborted, SecfedError
 from secfed.storage.atomic import write_atomic
 from secfed.sweep.engine import runs_of
 from secfed.sweep.figure import write_figure
 from secfed.sweep.plan import SweepPlan
-from secfed.sweep.report import Labels, failures, spread_sentence, summary_markdown, summary_table
+from secfed.sweep.report import Labels, failures, losses, spread_sentence, summary_markdown, summary_table
 from secfed.sweep.results import Row, metric_names
 from secfed.sweep.store import RESULTS_FILE, SUMMARY_FILE, Store, check
 from secfed.terminal.consoles import plain_text, plural, say
@@ -52,11 +52,13 @@ def conclude(plan: SweepPlan, rows: Sequence[Row], out: Path, console: Console) 
     write_atomic(out / SUMMARY_FILE, summary.encode())
     console.print(_summary(plan, rows, console))
     console.print(Text(f"Written to {out}: {RESULTS_FILE}, {SUMMARY_FILE}, runs/", style="dim"))
-    failed = sum(row.status == "failed" for row in rows)
-    if failed:
+    lost = [row for row in rows if row.lost]
+    if lost:
         reasons = "\n".join(f"  {plain_text(line)}" for line in failures(rows))
-        raise SecfedError(
-            f"{failed} of {plural(len(rows), 'run')} failed:\n{reasons}",
+        aborted = all(row.status == "aborted" for row in lost)
+        kind, how = (RoundAborted, "came to nothing") if aborted else (SecfedError, "failed")
+        raise kind(
+            f"{len(lost)} of {plural(len(rows), 'run')} {how}:\n{reasons}",
             remedy=f"see {RESULTS_FILE} and log.txt of the runs; the same command repeats what is not done",
         )
     if problem is not None:
@@ -68,5 +70,6 @@ def _summary(plan: SweepPlan, rows: Sequence[Row], console: Console) -> Renderab
     most = max(1, len(metric_names(rows)))
     tables = (summary_table(plan, rows, most_metrics=number).for_terminal() for number in range(most, 0, -1))
     table = first_that_fits(console, tables)
-    notes = [Text(plain_text(note), style="yellow") for note in Labels(plan, rows).notes]
+    told = [*Labels(plan, rows).notes, *losses(rows)]
+    notes = [Text(plain_text(note), style="yellow") for note in told]
     return Group(table, Text(spread_sentence(plan.sweep, rows), style="dim"), *notes)

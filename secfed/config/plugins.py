@@ -12,14 +12,20 @@ import importlib
 import inspect
 import re
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from secfed.config.schema import suggestion
+from secfed.config.torchvision_repair import mending_torchvision
 from secfed.errors import ConfigError, SecfedError
 
+_in_full: ContextVar[bool] = ContextVar("own code's errors in full", default=False)
+_INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -52,7 +58,7 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
         )
     module_name, _, attribute = name.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        module = mending_torchvision(lambda: importlib.import_module(module_name))
     except ImportError as error:
         raise ConfigError(
             f"{key}: cannot import module {module_name!r} ({error})",
@@ -77,16 +83,73 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
 def make(name: str, key: str, *given: Any, **arguments: Any) -> Any:
     """Import a factory and call it.
 
-    ConfigError: as :func:`load_factory`; or the factory failed: where and how, without the text of its
-    exception, which could quote a record.
+    ConfigError: as :func:`load_factory`; or the factory failed: where and how, outside
+    :func:`own_errors_in_full` without the text of its exception, which could quote a record.
     """
     factory = load_factory(name, key)
     try:
-        return factory(*given, **arguments)
+        return mending_torchvision(lambda: factory(*given, **arguments))
     except (SecfedError, OSError, MemoryError):
         raise  # these say what is wrong by themselves
     except Exception as error:
         raise _failed(f"{key}: {name!r} failed", name.partition(":")[0], error) from error
+
+
+@contextmanager
+def own_errors_in_full() -> Iterator[None]:
+    """Inside, errors of own code are told with their text.
+
+    Security: it could quote a record. For simulations only, whose records all belong to whoever runs them.
+    """
+    token = _in_full.set(True)
+    try:
+        yield
+    finally:
+        _in_full.reset(token)
+
+
+@contextmanager
+def own_code_errors(names: Sequence[str]) -> Iterator[None]:
+    """What own code of a simulated study raises becomes a ConfigError with type, text, file and line.
+
+    So does what secfed raises over what own code gave it, as long as it is no error of its own.
+    """
+    with own_errors_in_full():
+        try:
+            yield
+        except (SecfedError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            if not names:
+                raise
+            place = own_place(error)
+            if place is None:  # secfed's: with what own code gave it
+                raise ConfigError(
+                    f"{', '.join(names)}: what it gave cannot be used: {described(error)}",
+                    remedy="secfed.testing.check_algorithm says more about an algorithm; "
+                    "secfed --debug shows where it was used",
+                ) from error
+            message = f"own code ({', '.join(names)}) failed in {place}: {described(error)}"
+            raise ConfigError(message, remedy="correct it there") from error
+
+
+def described(error: BaseException) -> str:
+    """Type and text of an error."""
+    text = str(error).strip()
+    if hasattr(error, "own_place"):
+        return text
+    return f"{type(error).__name__}{f': {text}' if text else ''}"
+
+
+def own_place(error: BaseException) -> str | None:
+    """File and line of the last call that an error passed in code that is not installed; None without one."""
+    place = getattr(error, "own_place", None)  # of a process that trains
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        ours = str(frame.f_globals.get("__name__")).partition(".")[0] == "secfed"
+        if not ours and not file.startswith(("<", *_INSTALLED)):
+            place = f"{Path(file).name}, line {line}"
+    return place
 
 
 def _failed(what: str, module: str, error: Exception) -> ConfigError:
@@ -97,6 +160,8 @@ def _failed(what: str, module: str, error: Exception) -> ConfigError:
     for frame in traceback.extract_tb(error.__traceback__):
         if Path(frame.filename).stem == module.rpartition(".")[2]:
             place = f" in {Path(frame.filename).name}, line {frame.lineno}"
+    if _in_full.get():
+        return ConfigError(f"{what}{place}: {described(error)}", remedy="correct it there")
     return ConfigError(
         f"{what} ({type(error).__name__}{place})",
         remedy="correct it there; import and call it in Python by itself to see the whole error",
@@ -138,7 +203,9 @@ def check_arguments(
             if key not in accepted:
                 raise ConfigError(
                     f"{where}.{key}: the factory does not take this argument",
-                    remedy=suggestion(key, accepted, "it takes: "),
+                    remedy=suggestion(key, accepted, "it takes: ")
+                    if accepted
+                    else "remove it; it takes none",
                 ) from None
         for key, parameter in accepted.items():
             if parameter.default is inspect.Parameter.empty and key not in arguments:

@@ -48,6 +48,10 @@ class Misfit(SecfedError):
 class Defect(Exception):
     """A defect of a program: not a refusal of one hospital, it ends the study."""
 
+    def __init__(self, message: str, own_place: str | None) -> None:
+        super().__init__(message)
+        self.own_place = own_place  # file and line in somebody's own code, if it was there
+
 
 class EngineEnded(Exception):
     """No worker can be had any more: not a dropout of one hospital, it ends the study."""
@@ -285,7 +289,7 @@ class RemoteProgram(SiteProgram):
         timeout_s = None if end_s is None else max(0.0, end_s - time.monotonic())
         reply, answer = link.ask(head, tensors or {}, timeout_s)
         if reply.get("kind") == DEFECT:
-            raise Defect(str(reply.get("message")))
+            raise Defect(str(reply.get("message")), reply.get("own"))
         raise_error(reply)
         return reply, answer
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from secfed import errors
+from secfed.config.plugins import own_place
 from secfed.crypto.codec import Reader, Writer
 from secfed.errors import MalformedMessage, SecfedError
 from secfed.wire.frames import decode_state, encode_state
@@ -94,7 +95,7 @@ def defect_head(error: Exception) -> dict[str, Any]:
     """A defect of somebody's code, in a simulation: what and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     message = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
-    return {"do": "failed", "kind": DEFECT, "message": message, "remedy": ""}
+    return {"do": "failed", "kind": DEFECT, "message": message, "remedy": "", "own": own_place(error)}
 
 
 def raise_error(head: Mapping[str, Any]) -> None:

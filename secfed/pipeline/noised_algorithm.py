@@ -155,6 +155,10 @@ class NoisedAlgorithm(Algorithm):
         """Fields that leave without noise."""
         return self.inner.unprotected(self.inner_exchange(exchange))
 
+    def field_words(self) -> Mapping[str, str]:
+        """The algorithm's."""
+        return self.inner.field_words()
+
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """The algorithm's exchanges, with room for noise."""
         return tuple(self._outer.get(item, item) for item in self.inner.exchanges(round_number))

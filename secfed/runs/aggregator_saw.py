@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from secfed.algorithms.framework.base import PARAMETERS
 from secfed.config.protections import TRAITS
 
 if TYPE_CHECKING:
     from secfed.wire.layout import Layout
 
-# What numbers beside the parameters are for, by the first part of their fields' names.
-_FOR = {
-    "eval": "metrics over held-out records",
-    "score": "metrics over held-out records",
-    "weight": "the weight",
-    "loss": "the training loss",
-    "train_loss": "the training loss",
-}
-
 
 def what_the_aggregator_saw(
-    protection: str, *, sums: int, survivors: Iterable[int], layouts: Iterable[Layout]
+    protection: str,
+    *,
+    sums: int,
+    survivors: Iterable[int],
+    layouts: Iterable[Layout],
+    words: Mapping[str, str],
 ) -> str:
     """One honest sentence on what the aggregator could read in a run.
 
-    Of the exchanges' layouts the largest is told. Parameters are the fields of the group ``update``; beside
-    them there are weights, losses, counts, histograms of metrics.
+    Of the exchanges' layouts the largest is told. ``words`` are the algorithm's own for its fields
+    (``field_words``); one that it does not describe is told by its name.
     """
     groups: dict[str, int] = {}
     for field in max(layouts, key=lambda layout: layout.elements).fields:
         group = field.name.partition("/")[0]
         groups[group] = groups.get(group, 0) + field.elements
-    parameters = groups.pop("update", 0)
+    parameters = sum(
+        groups.pop(group) for group, word in words.items() if word == PARAMETERS and group in groups
+    )
     others = sum(groups.values())
-    what = ", ".join(f"{size:,} for {_FOR.get(group, group)}" for group, size in groups.items())
+    what = ", ".join(f"{size:,} for {words.get(group, group)}" for group, size in groups.items())
     parts = [f"{parameters:,} {_plural('parameter', parameters)}"] if parameters else []
     if others:
         parts.append(f"{others:,} {_plural('other number' if parameters else 'number', others)}")

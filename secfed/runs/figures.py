@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -16,7 +17,6 @@ from secfed.runs import figure_style as style
 from secfed.runs.run_report import PHASES, WAIT, RunReport, ordered_metrics
 from secfed.wire.stages import STAGES
 
-_MOST_PANELS = 6
 _PANEL_IN = 2.9
 _WITHHELD = f"withheld: error above {WITHHELD_ABOVE:g}"
 _STAGE_COLOURS = {
@@ -48,12 +48,13 @@ def write_figures(report: RunReport, folder: Path) -> tuple[Path, ...]:
 def _metrics(report: RunReport) -> Figure | None:
     """One panel per metric; the initial model stands at round 0."""
     points = [(0, report.initial or {}), *((item.round, item.metrics or {}) for item in report.rounds)]
-    names = ordered_metrics(values for _, values in points)[:_MOST_PANELS]
+    names = ordered_metrics(values for _, values in points)
     if not names:
         return None
     across = min(len(names), 3)
     figure, panels = style.new_figure(len(names), across=across, width_in=max(3.6, _PANEL_IN * across))
-    for axes, name, colour in zip(panels, names, style.CYCLE, strict=False):
+    spent = max((one.epsilon for one in report.privacy.sites), default=0.0) if report.privacy else 0.0
+    for axes, name, colour in zip(panels, names, cycle(style.CYCLE), strict=False):
         known = [(x, values[name]) for x, values in points if name in values and math.isfinite(values[name])]
         axes.plot([x for x, _ in known], [y for _, y in known], color=colour, marker=_marker(known))
         errors = [error_of(dict(points)[x], name) for x, _ in known]
@@ -66,13 +67,21 @@ def _metrics(report: RunReport) -> Figure | None:
         axes.set_title(name)
         axes.margins(x=0.08, y=0.15)
         _rounds_axis(axes)
+        if spent:
+            axes.set_xlabel(f"round; epsilon {spent:.3g} after the last")
+        if name in report.chance:
+            axes.axhline(report.chance[name], color=style.FAINT, linestyle=":", linewidth=1)
         if known:
+            # Beside the panel, where no curve is.
             axes.annotate(
                 f"{known[-1][1]:.4g}",
-                known[-1],
-                xytext=(0, 7),
+                (1.0, known[-1][1]),
+                xycoords=("axes fraction", "data"),
+                xytext=(3, 0),
                 textcoords="offset points",
-                ha="right",
+                annotation_clip=False,
+                ha="left",
+                va="center",
                 color=colour,
                 weight="bold",
             )

@@ -1,7 +1,7 @@
 """The folder that a run writes: which file is called what, making it ready, and run.json.
 
 ``run.json``, ``model.safetensors``, ``roster.json``, ``transcript.jsonl``, ``figures/*.svg`` and, in a
-simulation, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
+simulation, ``study.json``, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -20,9 +20,11 @@ from secfed.runs.run_report import RunReport
 from secfed.storage.atomic import write_atomic
 
 RUN_FILE = "run.json"
+STUDY_FILE = "study.json"  # of a simulation: the settings of which a study's id has the digest
 MODEL_FILE = "model.safetensors"
 TRANSCRIPT_FILE = "transcript.jsonl"
 DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one
+STUDIES_FOLDER = "studies"  # in the state folder of a hospital
 FIGURES_FOLDER = "figures"
 FIGURES = ("metrics", "participation", "cost")  # of figures.py
 FROM_BACKUP = "from-backup"  # of a hospital: copies of ledgers that do not count, and that those go on from
@@ -30,6 +32,7 @@ NO_LEDGER = ".unknown"  # there, instead of .jsonl: the backup had no ledger of 
 AUDIT_REPORT = "audit-report.html"  # as the documents name it; no run writes it
 
 _UNSAFE = re.compile(r"[%/\\\x00-\x1f\x7f]|^\.")
+ANOTHER_FOLDER = "name another folder"
 _MARKS = (RUN_FILE, ROSTER_FILE, TRANSCRIPT_FILE)  # at least one is in every folder that a run wrote
 
 
@@ -54,6 +57,11 @@ def site_of(folder: Path) -> str:
 def ledger_file(folder: Path, dataset: str) -> Path:
     """The ledger of one data set in a site's folder; any name gives one plain file name."""
     return folder / f"ledger-{_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', dataset)}.jsonl"
+
+
+def study_folder(state: Path, study: str) -> Path:
+    """Where a hospital keeps the files of a study; ``study`` is its id (``secfed/study/limits.py``)."""
+    return state / STUDIES_FOLDER / study[: -(64 - 16)]  # the name and 16 digits of the digest
 
 
 def dataset_of(path: Path) -> str:
@@ -82,35 +90,53 @@ def prepare(out: Path, *, overwrite: bool) -> None:
     the run that is replaced; nothing else. ConfigError: not a folder; or not empty and ``overwrite`` is off;
     or not a run's folder.
     """
+    if holds_a_run(out, overwrite=overwrite):
+        remove_files(list(files_of(out)))
+    make_folder(out)
+
+
+def holds_a_run(out: Path, *, overwrite: bool) -> bool:
+    """Whether there is something to replace; a ConfigError as :func:`prepare`."""
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: not a folder.", remedy="name another folder")
-    if out.is_dir() and any(out.iterdir()):
-        if not overwrite:
-            raise ConfigError(
-                f"--out {out}: the folder is not empty.",
-                remedy="name another folder, or add --overwrite to replace the run in it",
-            )
-        if not any((out / mark).is_file() for mark in _MARKS):
-            raise ConfigError(
-                f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.",
-                remedy="name another folder",
-            )
-        _remove(list(_written(out)))
+        raise ConfigError(f"--out {out}: not a folder.", remedy=ANOTHER_FOLDER)
+    if not out.is_dir() or not any(out.iterdir()):
+        return False
+    if not overwrite:
+        raise ConfigError(
+            f"--out {out}: the folder is not empty.",
+            remedy="name another folder, or add --overwrite to replace the run in it",
+        )
+    if not any((out / mark).is_file() for mark in _MARKS):
+        raise ConfigError(
+            f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.",
+            remedy=ANOTHER_FOLDER,
+        )
+    return True
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of a run; a ConfigError where that cannot be."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--out {out}: {os.strerror(error.errno or 0)}.", remedy="name a folder that can be written"
+            f"--out {folder}: {os.strerror(error.errno or 0)}.", remedy="name a folder that can be written"
         ) from None
 
 
-def _remove(files: Sequence[Path]) -> None:
+def refuse_folders(files: Iterable[Path]) -> None:
+    """ConfigError if one of the files that a run writes is a folder."""
     for path in files:
         if path.is_dir() and not path.is_symlink():
             raise ConfigError(
                 f"{path}: is a folder where a run writes a file; nothing was removed.",
                 remedy="move it away, or name another --out",
             )
+
+
+def remove_files(files: Sequence[Path]) -> None:
+    """Remove these files, or none if one of them is a folder."""
+    refuse_folders(files)
     for path in files:
         try:
             path.unlink(missing_ok=True)
@@ -120,7 +146,7 @@ def _remove(files: Sequence[Path]) -> None:
             ) from None
 
 
-def _written(out: Path) -> Iterator[Path]:
+def files_of(out: Path) -> Iterator[Path]:
     """Every file of an earlier run, and the audit report on it."""
     yield from (out / name for name in (MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, ROSTER_FILE, AUDIT_REPORT))
     yield from sites_folder(out).glob(f"*/{TRANSCRIPT_FILE}")

@@ -8,11 +8,12 @@ wherever they are shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from secfed.algorithms.metrics.noise_error import is_error
+from secfed.runs.frames import frame
 
 PHASES = ("train", "protect", "carry", "server")
 WAIT = "wait"  # beside the phases, between machines only: until enough hospitals were there to begin
@@ -60,6 +61,7 @@ class PrivacyReport:
     unprotected: tuple[str, ...]  # fields that left in sums without noise
     weak_delta: tuple[str, ...] = ()  # sites with so many records that delta is 1 / records or more
     engines: tuple[str, ...] = ()  # that clipped records in local steps, at any site
+    words: Mapping[str, str] = field(default_factory=dict)  # what fields hold, as the algorithm says
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -123,6 +125,19 @@ class RoundReport:
             return self
         return replace(self, metrics={**(self.metrics or {}), **found})
 
+    def row(self) -> dict[str, object]:
+        """The round as a row of a table, by column."""
+        return {
+            **(self.metrics or {}),
+            "survivors": len(self.survivors),
+            "asked": len(self.asked),
+            "attempts": self.attempts,
+            "up_bytes_per_site": self.bytes_up_per_site.mean,
+            "down_bytes_per_site": self.bytes_down_per_site.mean,
+            **{f"{phase}_s": seconds for phase, seconds in self.seconds.items()},
+            "aborted": self.aborted,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """One element of ``rounds`` in run.json."""
         return {
@@ -185,6 +200,7 @@ class RunReport:
     closing_aborted: str | None = None  # why the closing evaluation was given up; None if it was not
     start: str | None = None  # digest of the model that the study began with; None where the seed decided
     zeroed: tuple[Zeroed, ...] = ()  # sites whose local work failed, and added zeros; simulation only
+    chance: Metrics = field(default_factory=dict)  # what guessing reaches, where that is known; for figures
     machine: Mapping[str, Any] | None = None  # what it ran on (``machine.py``)
 
     @property
@@ -192,6 +208,35 @@ class RunReport:
         """The newest model that was measured: after which round (0: none), and its metrics."""
         known = [(0, self.initial), *((report.round, report.metrics) for report in self.rounds)]
         return next(((number, metrics) for number, metrics in reversed(known) if metrics), None)
+
+    def frame(self) -> Any:
+        """A pandas frame with a row per round: metrics, survivors, bytes, seconds, what was given up.
+
+        Round 0 is the model before training. ConfigError without pandas.
+        """
+        rows: dict[int, Mapping[str, object]] = {0: self.initial} if self.initial else {}
+        rows |= {report.round: report.row() for report in self.rounds}
+        return frame(rows, "round", whole=("survivors", "asked", "attempts"))
+
+    def sites_frame(self) -> Any:
+        """A pandas frame with a row per site: rounds in a sum, epsilon, failures, comparisons.
+
+        What only a simulation knows. ConfigError without pandas.
+        """
+        rows: dict[str, dict[str, object]] = {
+            site: {"rounds_in_sum": sum(site in report.survivors for report in self.rounds)}
+            for site in self.sites
+        }
+        for spent in self.privacy.sites if self.privacy else ():
+            rows[spent.site] |= {"epsilon": spent.epsilon, "epsilon_limit": spent.limit}
+        for failed in self.zeroed:
+            rows[failed.site]["failed_contributions"] = failed.contributions
+        if self.compare is not None:
+            for row in self.compare.rows:
+                for way, metrics in (("federated", row.federated), (self.compare.other, row.other)):
+                    named = {f"{way}_{name}": value for name, value in metrics.items()}
+                    rows.get(row.where, {}).update(named)  # the mean has no row
+        return frame(rows, "site", whole=("failed_contributions",))
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready content of run.json; a number that is not finite becomes null."""
@@ -232,11 +277,26 @@ class Observer:
     def round_finished(self, report: RoundReport) -> None:
         """A round is over; called again with the same round number once its metrics are known."""
 
+    def round_kept(self, report: RoundReport) -> None:
+        """A round that was finished before this start of the run, which was told of it then."""
+        self.round_finished(report)
+
     def finished(self, report: RunReport) -> None:
         """The run is over."""
 
 
 SilentObserver = Observer
+
+
+class CallingObserver(Observer):
+    """Gives every report of a round to a function."""
+
+    def __init__(self, function: Callable[[RoundReport], None]) -> None:
+        self._function = function
+
+    def round_finished(self, report: RoundReport) -> None:
+        """Call it: again with the same round number once more metrics are known."""
+        self._function(report)
 
 
 def complete(reports: dict[int, RoundReport], metrics: Mapping[int, Metrics], observer: Observer) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
-from secfed.algorithms.framework.base import Algorithm, Metrics
+from secfed.algorithms.federated_averaging.weighted_plan import WeightedPlan
+from secfed.algorithms.framework.base import Algorithm, Metrics, without_noise
+from secfed.algorithms.metrics import classification
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.machine import machine
 from secfed.runs.run_report import (
@@ -46,9 +47,7 @@ class Progress:
         complete(self.reports, metrics, self.observer)
 
 
-def report_of(
-    parties: Consortium, built: Algorithm, progress: Progress, compare: Literal["alone"] | None
-) -> RunReport:
+def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunReport:
     """The report of a finished run."""
     study, program = parties.terms.study, parties.server_program()
     sums = [summed for outcome in progress.outcomes for summed in outcome.sums]
@@ -65,14 +64,15 @@ def report_of(
             sums=len(sums),
             survivors=[len(summed.result.survivors) for summed in sums],
             layouts=(plan.layout for plan in _plans(study, parties.terms.algorithm)),
+            words=built.field_words(),
         ),
         initial=metrics.get(0),
         oracle=_oracle(parties, built, program.model()),
-        compare=None if compare is None else oracle.compare_alone(study, program.model()),
         privacy=_privacy(parties, built),
         closing_aborted=closing.aborted.message if closing.aborted else None,
         start=study.model.start_sha256,
         zeroed=tuple(_zeroed(parties)),
+        chance=classification.chance(built.data.classes) if isinstance(built, WeightedPlan) else {},
         machine=machine(torch.get_num_threads()),
     )
 
@@ -98,7 +98,7 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
         spent = standing.spent or spent
         sites.append(SiteSpent(name, standing.epsilon, standing.budget.epsilon, one.refused))
     engines = {used for one in private.values() for used in getattr(one.local, "engines", ())}
-    unprotected = (name for plan in _plans(study, built) for name in built.unprotected(plan))
+    unprotected = (name for plan in _plans(study, built) for name in without_noise(built, plan, settings))
     return PrivacyReport(
         unit=settings.unit,
         adjacency=str(settings.privacy_unit.adjacency if spent is None else spent.adjacency),
@@ -109,6 +109,7 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
         unprotected=tuple(dict.fromkeys(unprotected)),
         weak_delta=tuple(name for name, one in private.items() if one.local and one.local.weak_delta),
         engines=tuple(sorted(engines)),
+        words=built.field_words(),
     )
 
 

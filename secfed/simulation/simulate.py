@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
 
 from secfed.algorithms.framework.base import ServerProgram
+from secfed.config.plugins import own_code_errors
 from secfed.crypto.identity import remembered_signatures
 from secfed.engine.choice import open_engine
 from secfed.engine.interface import threads_of_torch
@@ -29,8 +30,9 @@ from secfed.records.chain_file import verify_file
 from secfed.records.transcript import CLOSED, MODEL, TRANSCRIPT, Transcript
 from secfed.runs.model_record import ModelRecord, metrics_digest, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, site_folder, write_run
-from secfed.runs.run_report import Observer, RunReport, SilentObserver
+from secfed.runs.run_report import CallingObserver, Observer, RoundReport, RunReport, SilentObserver
 from secfed.server.coordinator import RoundOutcome
+from secfed.simulation.comparison import Comparer, Other
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.parties import Consortium, open_consortium
 from secfed.simulation.report import Progress, report_of
@@ -47,35 +49,42 @@ def simulate(
     *,
     out: Path | None = None,
     drops: Sequence[Dropout] = (),
-    observer: Observer | None = None,
-    compare: Literal["alone"] | None = None,
+    observer: Observer | Callable[[RoundReport], None] | None = None,
+    compare: Other | None = None,
     budgets: Mapping[str, float] | None = None,
     engine: EngineOptions | None = None,
 ) -> RunReport:
     """Run a study on this machine; where its local work is done, ``engine`` says.
 
     Args:
+        observer: told of stages and rounds as they end; a function is called with every round's report, and
+            again once its metrics are known.
         out: folder for run.json, model.safetensors, transcripts and the roster; None writes nothing.
-        compare: ``alone`` also trains each hospital by itself, outside the protocol.
+        compare: also train outside the protocol: ``alone`` each hospital by itself, ``centralised`` one model
+            on all records.
         budgets: site to the epsilon that its policy allows, where that is not the study's own.
 
     Raises:
         ConfigError: a drop or budget names an unknown site, privacy that the study cannot have, or a
             ``model.start`` that it cannot begin with; an engine that is not there.
-        RoundAborted: not one sum came about.
+        ConfigError: also whatever own code of the study raises, with its text, file and line.
+        RoundAborted: not one sum came about, or every round was given up.
         LinkError: the engine ended.
     """
-    observer = SilentObserver() if observer is None else observer
-    with link_errors(), ExitStack() as stack:
+    if not isinstance(observer, Observer):
+        observer = SilentObserver() if observer is None else CallingObserver(observer)
+    with own_code_errors(study.own_code), link_errors(), ExitStack() as stack:
         options = engine or EngineOptions()
         stack.enter_context(threads_of_torch(options.threads))
         stack.enter_context(remembered_signatures())
         _check_packages(study)
         built = build(study)
-        names = tuple(sorted(build_data(study).sites))
+        data = build_data(study)
+        names = tuple(sorted(data.sites))
         _check_drops(study, drops, names)
         _check_budgets(study, budgets or {}, names)
         terms = Terms(study, with_privacy(study, built, names), names)
+        comparer = None if compare is None else Comparer(study, built, data, compare)
         working = open_engine(options, study, built, study_id=terms.study_id, sites=len(names))
         stack.callback(working.close)
         parties = open_consortium(terms, working, out, budgets or {}, stack)
@@ -101,12 +110,18 @@ def simulate(
         run.run(finished)
         if not any(outcome.sums for outcome in progress.outcomes):
             raise _no_sum(carrier)
-        report = report_of(parties, built, progress, compare)
+        if progress.reports and all(report.aborted for report in progress.reports.values()):
+            raise _no_round(progress)
+        report = report_of(parties, built, progress)
         if out is not None:
             _write_model(parties, report, out)
             for log in (parties.log, *parties.logs.values()):
                 log.append(CLOSED, log.closing())
             write_run(report, out)
+        if comparer is not None:  # what goes wrong from here on leaves a finished run
+            report = replace(report, compare=comparer.result(parties.server_program().model()))
+            if out is not None:
+                write_run(report, out)
     observer.finished(report)
     return report
 
@@ -146,6 +161,15 @@ def _no_sum(carrier: SimulatedTransport) -> RoundAborted:
         f"{message} {site} was the first to give up: {error.message}",
         remedy=error.remedy or "let more sites take part",
     )
+
+
+def _no_round(progress: Progress) -> RoundAborted:
+    """Sums of metrics may have come about: they are those of a model that no round has trained."""
+    first = progress.reports[min(progress.reports)]
+    count = "the only round was" if len(progress.reports) == 1 else f"all {len(progress.reports)} rounds were"
+    why = f"{first.aborted} ({first.gave_up})" if first.gave_up else first.aborted
+    message = f"{count} given up, so there is no trained model. The first: {why}"
+    return RoundAborted(message, remedy="let more sites take part, or remove what makes them give up")
 
 
 def _write_model(parties: Consortium, report: RunReport, out: Path) -> None:

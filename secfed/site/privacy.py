@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram
+from secfed.algorithms.framework.base import Algorithm, SiteProgram, without_noise
 from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.local_privacy import LocalPrivacy
@@ -58,9 +58,10 @@ class SitePrivacy:
         event = None if self._noised is None else self._noised.event_of(exchange)
         if event is not None:
             self.ledger.spend(event, **where)  # type: ignore[arg-type]  # the three keys of one place
-        fields = self.algorithm.unprotected(exchange)
+        fields = without_noise(self.algorithm, exchange, self.settings)
         if fields:
-            self.ledger.note_unprotected(fields, **where)  # type: ignore[arg-type]  # as above
+            values = sum(one.elements for one in exchange.layout.fields if one.name in fields)
+            self.ledger.note_unprotected(fields, values=values, **where)  # type: ignore[arg-type]  # as above
         if self.local is not None:
             self.local.enter(round_number, exchange.name)
 

@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from secfed.study.study import Study
 
 
-def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
+def build(study: Study, *, site_seed: int | None = None, data: FederatedData | None = None) -> Algorithm:
     """The study's algorithm, bound to its data set and model.
 
     No record is read until a site's program is asked for: the aggregator builds the same object.
-    ``site_seed`` is that of a site's own work (``Setting.local_seed``); None takes the study's.
+    ``site_seed`` is that of a site's own work (``Setting.local_seed``); None takes the study's. ``data`` is
+    another data set than the study's, for comparisons.
 
     ConfigError: pieces that do not fit together, a relation that hides patients on a built-in data set that
     does not name them, or a ``model.start`` that the algorithm has no use for.
     """
-    data = build_data(study)
+    data = build_data(study) if data is None else data
     study.check_roster(len(data.sites))
     setting = Setting(study=study, data=data, model=lambda: build_model(study, setting), site_seed=site_seed)
     algorithm: Algorithm = _make("algorithm", study.algorithm, (setting,), (setting, study.algorithm))

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from secfed.config.plugins import allow_imports
+from secfed.config.plugins import allow_imports, is_user_code
 from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
 from secfed.config.sections import ProtectionSection, StudySection
 from secfed.config.toml_file import parse_tables, read_own_text
@@ -25,7 +25,7 @@ from secfed.study import registry
 
 
 class Study(Strict):
-    """A validated study, one attribute for each table. Make one with :meth:`load` or :meth:`parse`."""
+    """A validated study, one attribute for each table, made by :meth:`load`, :meth:`of` or :meth:`parse`."""
 
     study: StudySection
     algorithm: SerializeAsAny[Options]
@@ -47,6 +47,12 @@ class Study(Strict):
     def name(self) -> str:
         """Name of the study, fit for file names."""
         return self.study.name
+
+    @property
+    def own_code(self) -> tuple[str, ...]:
+        """Names of the factories that are a user's own."""
+        chosen = (self.algorithm.name, self.model.name, self.data.name)
+        return tuple(name for name in chosen if is_user_code(name))
 
     @property
     def rounds(self) -> int:
@@ -77,6 +83,17 @@ class Study(Strict):
         passes ``own_code``: what this machine's policy permits, at first nothing.
         """
         return cls._from_tables(parse_tables(text, source), Path(), own_code)
+
+    @classmethod
+    def of(cls, *, folder: Path | None = None, **tables: Mapping[str, Any]) -> Study:
+        """Make a study from its tables, as a study file has them; relative paths start in ``folder``.
+
+        In the place of ``name`` a function or a class of your own may stand: ``model={"name": Net}``.
+        """
+        allow_imports(Path.cwd())
+        return cls._from_tables(
+            {name: _with_name(name, table) for name, table in tables.items()}, folder or Path()
+        )
 
     @classmethod
     def _from_tables(
@@ -183,3 +200,17 @@ class Study(Strict):
         if value is None:
             del node[last]
         return self._from_tables(tables, self.folder)
+
+
+def _with_name(section: str, table: object) -> object:
+    """A table whose ``name`` is a text."""
+    own = table.get("name") if isinstance(table, Mapping) else None
+    if not isinstance(table, Mapping) or not callable(own):
+        return dict(table) if isinstance(table, Mapping) else table
+    module, name = getattr(own, "__module__", None), getattr(own, "__qualname__", "")
+    if module is None or not name.isidentifier():
+        raise ConfigError(
+            f"{section}.name: {name or own!r} has no name in a module, so nothing else could find it",
+            remedy="define it at the top of a module or of a notebook's cell",
+        )
+    return {**table, "name": f"{module}:{name}"}

@@ -109,12 +109,13 @@ def _run(part: Path, paths_from: Path, debug: bool, log: TextIO, inside: str) ->
     try:
         import torch
 
-        from secfed.config.plugins import allow_imports
+        from secfed.config.plugins import allow_imports, own_errors_in_full
         from secfed.sweep.plan import read_study
 
         torch.set_num_threads(1)  # runs share the machine with other runs
         allow_imports(Path.cwd(), paths_from)
-        study = read_study((part / STUDY_FILE).read_text(encoding="utf-8"), paths_from)
+        with own_errors_in_full():
+            study = read_study((part / STUDY_FILE).read_text(encoding="utf-8"), paths_from)
         carry_out(study, part, log=log, inside=inside)
     except Exception as error:  # noqa: BLE001 - the outermost boundary of this process
         try:

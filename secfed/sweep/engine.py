@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, RoundAborted
 from secfed.storage.atomic import PART, write_atomic
 from secfed.sweep.clusters import Runner, Running
 from secfed.sweep.jobs import Job, Progress, run_jobs
@@ -113,7 +113,9 @@ class _Sweep:
         error, message = self._store.failure(run.folder)
         if not error:
             error, message = self._silent_end(run, running)
-        status: Status = "unavailable" if row.run.optional and error == "ConfigError" else "failed"
+        status: Status = "aborted" if error == RoundAborted.__name__ else "failed"
+        if row.run.optional and error == "ConfigError":
+            status = "unavailable"
         return replace(row, status=status, error=error, message=message, folder=f"{run.folder}{PART}")
 
     def _silent_end(self, run: SweepRun, running: Running) -> tuple[str, str]:
@@ -140,4 +142,13 @@ def _first_row(run: SweepRun, store: Store) -> Row:
 
 def _done(run: SweepRun, finished: FinishedRun) -> Row:
     metrics = {name: float(value) for name, value in finished.metrics.items() if value is not None}
-    return Row(run, "done", finished.seconds, metrics, finished.epsilon_spent, folder=finished.folder)
+    return Row(
+        run,
+        "done",
+        finished.seconds,
+        metrics,
+        finished.epsilon_spent,
+        folder=finished.folder,
+        aborted_rounds=finished.aborted_rounds,
+        zeroed=finished.zeroed,
+    )

@@ -19,7 +19,7 @@ from secfed.errors import ConfigError
 from secfed.runs import figure_style as style
 from secfed.sweep.file import SweepFile, Value
 from secfed.sweep.plan import SweepPlan, is_inf
-from secfed.sweep.report import Labels, metric_title
+from secfed.sweep.report import Labels, losses, metric_title
 from secfed.sweep.results import Group, Row, groups, metric_names
 from secfed.sweep.store import FIGURE_FILES
 
@@ -196,8 +196,11 @@ def _annotate(
         notes.append(f"One seed: bars are the noise's error at 95 %; withheld above {WITHHELD_ABOVE:g}.")
     if len(sweep.seeds) > 1 and [number for number in seeds if number]:
         notes.append(_bars([number for number in seeds if number], noisy=noisy))
-    if failed := sum(row.status == "failed" for row in rows):
-        notes.append(f"{failed} of {len(rows)} runs failed and are not in the means.")
+    for status in ("failed", "aborted"):
+        if count := sum(row.status == status for row in rows):
+            how = "failed" if status == "failed" else "were aborted (every round was given up)"
+            notes.append(f"{count} of {len(rows)} runs {how} and are not in the means.")
+    notes += losses(rows)
     width = int(figure.get_figwidth() * _LETTERS_PER_IN)
     text = "\n".join(textwrap.fill(note, width, subsequent_indent="      ") for note in notes)
     below = text.count("\n") + 1 if text else 0

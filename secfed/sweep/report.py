@@ -76,8 +76,9 @@ def summary_table(plan: SweepPlan, rows: Sequence[Row], *, most_metrics: int | N
             continue
         shown = [labels.value(dimension, value) for dimension, value in group.at.items()]
         numbers = (_cell(group.cells.get(name), percent=_in_percent(sweep, name)) for name in metrics)
-        done = group.count("done")
+        done, aborted = group.count("done"), group.count("aborted")
         count = str(done) if done == group.planned else f"{done}/{group.planned}"
+        count += f", {aborted} aborted" if aborted else ""
         cells.append((*shown, count, *numbers))
     titles = (*headers, "runs" if several else "run", *(metric_title(sweep, name) for name in metrics))
     return TextTable(titles, tuple(cells), numbers_from=len(headers))
@@ -93,12 +94,36 @@ def _in_percent(sweep: SweepFile, name: str) -> bool:
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """One sentence per failed run, the first of them only."""
-    failed = [row for row in rows if row.status == "failed"]
+    """One sentence per failed or aborted run, the first of them only."""
+    failed = [row for row in rows if row.lost]
     lines = [f"{row.run.title}: {row.error}: {row.message}" for row in failed[:_MOST_FAILURES]]
     if len(failed) > _MOST_FAILURES:
         lines.append(f"and {len(failed) - _MOST_FAILURES} more; see {RESULTS_FILE}")
     return lines
+
+
+def losses(rows: Sequence[Row]) -> list[str]:
+    """What is missing in numbers that look like any other: one sentence per kind."""
+    done = [row for row in rows if row.status == "done"]
+    found = []
+    if zeroed := [row for row in done if row.zeroed]:
+        found.append(
+            f"{_of(zeroed, done)} diverged: at some hospitals local work failed (NaN or Inf, mostly), and "
+            f"{plural(sum(row.zeroed for row in zeroed), 'contribution')} added zeros: {_named(zeroed)}."
+        )
+    if aborted := [row for row in done if row.aborted_rounds]:
+        rounds = plural(sum(row.aborted_rounds for row in aborted), "round")
+        found.append(f"{_of(aborted, done)} gave up {rounds}: {_named(aborted)}.")
+    return found
+
+
+def _of(some: Sequence[Row], rows: Sequence[Row]) -> str:
+    return f"{len(some)} of {plural(len(rows), 'finished run')}"
+
+
+def _named(rows: Sequence[Row]) -> str:
+    more = f" and {len(rows) - 3} more (see {RESULTS_FILE})" if len(rows) > 3 else ""
+    return "; ".join(row.run.title for row in rows[:3]) + more
 
 
 def spread_sentence(sweep: SweepFile, rows: Sequence[Row] = ()) -> str:
@@ -121,6 +146,7 @@ def summary_markdown(plan: SweepPlan, rows: Sequence[Row], *, figure: bool) -> s
     lines += [f"{done} of {plural(len(rows), 'run')} done. {spread_sentence(sweep, rows)}", ""]
     lines += [table.markdown()]
     lines += [line for note in labels.notes for line in ("", escaped(note))]
+    lines += [line for note in losses(rows) for line in ("", escaped(note))]
     if failed := failures(rows):
         lines += ["", "Failed:", "", *(f"- {escaped(line)}" for line in failed)]
     if figure:

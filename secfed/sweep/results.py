@@ -15,9 +15,10 @@ from secfed.runs.run_report import ordered_metrics
 from secfed.sweep.file import SweepFile, Value
 from secfed.sweep.plan import SweepPlan, SweepRun, show_value
 
-Status: TypeAlias = Literal["waiting", "running", "done", "failed", "unavailable"]
+Status: TypeAlias = Literal["waiting", "running", "done", "failed", "aborted", "unavailable"]
 
 _ABOUT: Final = ("seed", "status", "seconds", "epsilon_spent")
+_LOST: Final = ("aborted_rounds", "zeroed_contributions")
 _LAST: Final = ("error", "message", "note", "folder", "study_digest")
 
 
@@ -26,7 +27,8 @@ class Row:
     """What is known of one run."""
 
     run: SweepRun
-    status: Status = "waiting"  # ``unavailable`` is a run of an optional variant that this version refuses
+    # ``aborted``: every round was given up; ``unavailable``: an optional variant that this version refuses
+    status: Status = "waiting"
     seconds: float | None = None
     # of its final model; an undefined one is left out
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -34,6 +36,13 @@ class Row:
     error: str = ""  # error, message: class and text of the error of a failed run
     message: str = ""
     folder: str = ""
+    aborted_rounds: int = 0  # of a finished run: rounds that were given up
+    zeroed: int = 0  # of a finished run: contributions of which something failed and added zeros
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no result because it failed or came to nothing."""
+        return self.status in ("failed", "aborted")
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ def results_csv(plan: SweepPlan, rows: Sequence[Row]) -> str:
     metrics += [name + ERROR_95 for name in metrics if name + ERROR_95 in noisy]
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
-    out.writerow([*sweep.dimensions, *_ABOUT, *metrics, *_LAST])
+    out.writerow([*sweep.dimensions, *_ABOUT, *metrics, *_LOST, *_LAST])
     for row in rows:
         numbers = [row.metrics.get(name) for name in metrics]
         out.writerow(
@@ -99,6 +108,7 @@ def results_csv(plan: SweepPlan, rows: Sequence[Row]) -> str:
                 "" if row.seconds is None else f"{row.seconds:.3f}",
                 "" if row.epsilon_spent is None else repr(row.epsilon_spent),
                 *("" if number is None else repr(number) for number in numbers),
+                *(str(count) if row.status == "done" else "" for count in (row.aborted_rounds, row.zeroed)),
                 row.error,
                 row.message or row.run.unavailable,
                 " ".join(note_of(sweep, row.run.at)),

@@ -44,6 +44,8 @@ class FinishedRun:
     seconds: float
     metrics: Mapping[str, float | None]  # of the final model; None where a metric is undefined
     epsilon_spent: float | None = None  # the most that a site spent; None without differential privacy
+    aborted_rounds: int = 0  # rounds that were given up
+    zeroed: int = 0  # contributions of which something failed and added zeros
 
 
 class Store:
@@ -87,7 +89,11 @@ class Store:
         about, run = _json(folder / FINISHED_FILE), _json(folder / RUN_FILE)
         digest, seconds, final = about.get("study_digest"), about.get("seconds"), run.get("final")
         if isinstance(digest, str) and isinstance(seconds, float | int) and isinstance(final, dict):
-            self._finished[digest] = FinishedRun(folder.name, float(seconds), final, _spent(run))
+            if _aborted(run) == len(run.get("rounds", ())) > 0:
+                return  # of a version that took it for a result
+            self._finished[digest] = FinishedRun(
+                folder.name, float(seconds), final, _spent(run), _aborted(run), _zeroed(run)
+            )
 
 
 @contextmanager
@@ -122,6 +128,16 @@ def _spent(run: Mapping[str, Any]) -> float | None:
     sites = privacy.get("sites") if isinstance(privacy, dict) else None
     spent = [site.get("epsilon") for site in sites.values()] if isinstance(sites, dict) else []
     return max((float(value) for value in spent if isinstance(value, float | int)), default=None)
+
+
+def _aborted(run: Mapping[str, Any]) -> int:
+    """How many rounds of run.json were given up."""
+    return sum(bool(one.get("aborted")) for one in run.get("rounds", ()))
+
+
+def _zeroed(run: Mapping[str, Any]) -> int:
+    """How many contributions lack something, over the sites of run.json's ``zeroed``."""
+    return sum(int(one["contributions"]) for one in run.get("zeroed", {}).values())
 
 
 def _json(path: Path) -> dict[str, Any]:

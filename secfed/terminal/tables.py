@@ -35,7 +35,6 @@ WORTH_TELLING_S = 1.0  # a shorter wait for hospitals is the network's
 _MOST_ROWS = 60  # longer runs show their beginning and their end
 _MOST_SITES = 24
 _MOST_INCIDENTS = 12
-_GROUPS = {"eval": "metrics over held-out records", "weight": "the number of records"}
 _NARROW = 60  # columns of a console in which tables are stacked
 _LONG_NAME = 9  # longer metric names are broken at an underscore
 
@@ -289,6 +288,6 @@ def _privacy(console: Console, privacy: PrivacyReport) -> list[RenderableType]:
         )
     if privacy.unprotected:
         groups = dict.fromkeys(name.partition("/")[0] for name in privacy.unprotected)
-        names = ", ".join(_GROUPS.get(name, plain_text(name)) for name in groups)
-        warnings.append(f"Left in sums without noise, as the study says: {names}. Not in epsilon.")
+        names = ", ".join(plain_text(privacy.words.get(name, name)) for name in groups)
+        warnings.append(f"Left in sums without noise: {names}. Not in epsilon.")
     return [*parts, *(Text(warning, style="yellow") for warning in warnings)]

@@ -159,6 +159,38 @@ test = 8
 name = "plain"
 colluders = 1
 """
+STATISTICS = """
+[study]
+name = "readiness"
+rounds = 1
+seed = 5
+[algorithm]
+name = "statistics"
+max_records = 1000
+[algorithm.analyses.table]
+kind = "describe"
+columns = ["age", "bmi"]
+by = "sex"
+[algorithm.analyses.rates]
+kind = "glm"
+family = "poisson"
+formula = "progression ~ age + bmi"
+max_steps = 2
+[algorithm.analyses.hazard]
+kind = "cox"
+time = "progression"
+event = "sex"
+interval = 20
+formula = "age"
+max_steps = 2
+[model]
+name = "none"
+[data]
+name = "diabetes-table"
+sites = 5
+[protection]
+name = "plain"
+"""
 STEPS = "local_steps = 1"
 ROBUST = "loss_batches = 1\nloss_batch_size = 4\n{rho}"
 OF_PAIRS = {
@@ -169,7 +201,11 @@ OF_PAIRS = {
     "vlp-fedmoon": STEPS,
     "vlp-fedema": STEPS,
     "vlp-fedldawa": f"{STEPS}\nwarmup_rounds = 0",
+    "vlp-fedmae": STEPS,
+    "vlp-fedx": STEPS,
+    "vlp-fedu": STEPS,
 }
+BUILT_IN = ("vlp-fedmae", "vlp-fedx", "vlp-fedu")  # written for the built-in dual encoder
 
 
 # Algorithms of weighted means: more keys, and the units that are played.
@@ -178,6 +214,8 @@ OF_MEANS: dict[str, tuple[str, tuple[str, ...]]] = {
     "fedprox": ("", ("none", "record", "group", "site")),
     "fedadam": ("", ("none", "site")),
     "fedyogi": ("", ("none",)),
+    "fedadagrad": ("", ("none",)),
+    "fedavgm": ("", ("none",)),
     "fednova": ("", ("none",)),
     "scaffold": ("", ("none", "record")),
     "fedbn": ('local_layers = ["1"]', ("none", "record")),
@@ -202,13 +240,24 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
         text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
     elif algorithm == "canonical":
         text = CANONICAL if unit == "none" else CANONICAL.replace('"standard"', '"sqrt-l2"')
+    elif algorithm == "view-kmeans":
+        before, after = CANONICAL.split("[algorithm]\n")
+        keys = 'name = "view-kmeans"\nrestarts = 2\nkmeans_iterations = 1\n'
+        text = f"{before}[algorithm]\n{keys}[model]{after.split('[model]')[1]}"
     elif algorithm == "canonical-alignment":
         text = ALIGNMENT
+    elif algorithm == "statistics":
+        text = STATISTICS
     elif algorithm == "fedcola":
         text = TRANSFER
     else:
         rho = "rho = 0.0" if unit == "site" else ""
         text = PAIRS.format(algorithm=algorithm, more=OF_PAIRS[algorithm].format(rho=rho))
+        if algorithm in BUILT_IN:
+            text = text.replace("tests.algorithms.vlp_case:toy", "vision-language")
+            text = text.replace(
+                '"tests.algorithms.vlp_case:pairs"', '"chest-synthetic"\nsize = 16\nsites = 5'
+            )
     if unit.endswith("-sum"):
         unit, more = unit.removesuffix("-sum"), f'{more}\nnoise = "sum"'
         text = text.replace('name = "plain"', 'name = "masked"')

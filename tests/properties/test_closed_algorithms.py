@@ -13,11 +13,12 @@ from secfed.study.registry import ALGORITHMS
 from tests.algorithms.whole import model_bytes, run
 from tests.properties.readiness_studies import OF_MEANS, OF_PAIRS, tiny
 
-REFUSED = ("canonical", "canonical-alignment")
+REFUSED = ("canonical", "canonical-alignment", "view-kmeans")
 CASES = [
     *((name, "", "none") for name in OF_MEANS),
     *(("fmcsc", variant, "none") for variant in ("", "one-view")),
     ("fedcola", "", "none"),
+    ("statistics", "", "none"),
     *((name, "", "none") for name in OF_PAIRS),
     *(("fedavg", "", unit) for unit in ("record", "group", "site")),
     *(("fedsgd", "", unit) for unit in ("record-sum", "group-sum", "site")),

@@ -40,7 +40,9 @@ def a_run(*, rounds: int = 5, protection: str = "masked", **changes: Any) -> Run
             aborted="round 4, exchange 'fit': too few sites.",
             drops=(("hospital-1", "share"),),
         )
-    saw = what_the_aggregator_saw(protection, sums=6, survivors=[3, 4], layouts=[LAYOUT])
+    saw = what_the_aggregator_saw(
+        protection, sums=6, survivors=[3, 4], layouts=[LAYOUT], words={"update": "parameters"}
+    )
     report = RunReport(
         "breast-cancer",
         "fedavg",

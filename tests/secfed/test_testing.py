@@ -253,7 +253,8 @@ def test_a_wrong_algorithm_is_told_what_is_wrong(wrong: type[FedAvg], fault: str
 
 
 MORE: dict[str, dict[str, object]] = {"fedprox": {"mu": 0.5}, "fedbn": {"local_layers": ["0"]}}
-NAMES = ["fedavg", "fedprox", "fedadam", "fedyogi", "fednova", "scaffold", "fedbn", "ditto", "fedsgd"]
+NAMES = ["fedavg", "fedprox", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "fednova", "scaffold"]
+NAMES += ["fedbn", "ditto", "fedsgd"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -171,13 +171,20 @@ def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -
             )
         if not bool(torch.isfinite(records).all()):
             message = f"{who}: view {view} contains NaN or infinite features"
-            unfit(DataError(message, remedy="repair the records, or leave those records out"))
+            unfit(
+                DataError(message, remedy="repair the records, or set data.missing where the data set has it")
+            )
             records = zero_if_not_finite(records)
         views.append(records)
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise DataError(f"{who}: labels are not one int64 per record", remedy="give [n] int64 labels")
     if not 0 <= int(labels.min()) <= int(labels.max()) < data.classes:
         message = f"{who} has a label outside the study's {data.classes} classes"
-        unfit(DataError(message, remedy="check data.classes and data.first_label"))
+        unfit(
+            DataError(
+                message,
+                remedy="check data.classes and data.first_label (1 where the labels count from 1)",
+            )
+        )
         labels = first_class_if_unknown(labels, data.classes)
     return MultiviewSite(tuple(views), labels, site.patients)

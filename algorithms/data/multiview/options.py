@@ -1,4 +1,4 @@
-"""Options of the data sets with several views: ``multiview``, ``mnist-usps``, ``bdgp``, ``digits-views``.
+"""Options of the data sets with several views, in files and in scikit-learn.
 
 Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views",
 NeurIPS 2024 (arXiv 2410.09484): ratios of multi-view to single-view clients.
@@ -13,8 +13,10 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data import base
+from secfed.algorithms.data.tabular.options import canonical
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 # Share of single-view sites by ratio of multi-view to single-view sites. The published counts come from
@@ -100,7 +102,21 @@ class MnistUspsOptions(KnownFileOptions):
     sites: int | tuple[str, ...] = Field(default=24, description="the number of simulated hospitals")
 
 
-class BdgpOptions(KnownFileOptions):
+class ScaledFileOptions(KnownFileOptions):
+    """A set whose features are scaled by their own range, or by public constants of every view."""
+
+    @model_validator(mode="after")
+    def _check_scale(self) -> Self:
+        scale = getattr(self, "scale", None)
+        if isinstance(scale, dict):
+            for view in self.view_names:
+                if view not in scale:
+                    raise ConfigError(f"data.scale: no range of {view!r}", remedy=f"add {view} = [low, high]")
+                check_range(view, scale[view])
+        return self
+
+
+class BdgpOptions(ScaledFileOptions):
     """Options of ``bdgp``."""
 
     view_names: ClassVar[tuple[str, ...]] = ("visual", "text")
@@ -112,14 +128,33 @@ class BdgpOptions(KnownFileOptions):
         "0 and 1: needed for privacy of records",
     )
 
-    @model_validator(mode="after")
-    def _check_scale(self) -> Self:
-        if isinstance(self.scale, dict):
-            for view in self.view_names:
-                if view not in self.scale:
-                    raise ConfigError(f"data.scale: no range of {view!r}", remedy=f"add {view} = [low, high]")
-                check_range(view, self.scale[view])
-        return self
+
+class MultiFashionOptions(ViewsOptions):
+    """Options of ``multi-fashion``."""
+
+    view_names: ClassVar[tuple[str, ...]] = ("first", "second", "third")
+
+    path: str | None = Field(
+        default=None,
+        description="the folder of Fashion-MNIST, relative to the study, or fashion-mnist in SECFED_DATA",
+    )
+    sites: int | tuple[str, ...] = Field(default=48, description="the number of simulated hospitals")
+
+
+class NuswideOptions(ScaledFileOptions):
+    """Options of ``nuswide``."""
+
+    view_names: ClassVar[tuple[str, ...]] = ("colours", "moments", "correlogram", "edges", "texture")
+
+    sites: int | tuple[str, ...] = Field(default=24, description="the number of simulated hospitals")
+    scale: (
+        Literal["min-max"]
+        | dict[Literal["colours", "moments", "correlogram", "edges", "texture"], tuple[float, float]]
+    ) = Field(
+        default="min-max",
+        description='"min-max", or a table with the range [low, high] of every view that becomes 0 and 1: '
+        "needed for privacy of records",
+    )
 
 
 class DigitsViewsOptions(ViewsOptions):
@@ -149,6 +184,17 @@ class MultiviewOptions(ViewsOptions):
     label_key: str = Field(default="Y", description="the name of the labels in the file")
     classes: int = Field(ge=2, description="the number of classes that the clustering is scored against")
     first_label: int = Field(default=0, description="the label of the first class, usually 0 or 1")
+    class_names: tuple[str | int | float, ...] | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description="an array of all labels in class order, where they are texts or other numbers",
+    )
+    missing: Literal["error", "record", "zero"] = Field(
+        default="error",
+        json_schema_extra=LATER,
+        description='NaN in a view: "error"; "record" (the mean of what it knows of the record) or "zero" '
+        "(after scaling); a record without a view has only NaN there, and zeros in the end",
+    )
     site_key: str | None = Field(default=None, description="the array that says where a record belongs")
     patient_key: str | None = Field(
         default=None,
@@ -178,6 +224,16 @@ class MultiviewOptions(ViewsOptions):
                 remedy="give as many numbers as data.views has names, or leave it away",
             )
         base.refuse_unknown("scale", "view", self.scale, self.views)
+        if (
+            self.class_names is not None
+            and len({canonical(label) for label in self.class_names}) != self.classes
+        ):
+            raise ConfigError(
+                f"data.class_names: lists other than {self.classes} different labels",
+                remedy="list every class once, or correct data.classes",
+            )
+        if self.class_names is not None:
+            base.refuse_unused(self, ["first_label"], "beside data.class_names")
         for view, rule in self.scale.items():
             if isinstance(rule, tuple):
                 check_range(view, rule)

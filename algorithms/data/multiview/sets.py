@@ -1,4 +1,4 @@
-"""Data sets with several views in files: any one, and the published ``mnist-usps`` and ``bdgp``."""
+"""Data sets with several views in files: any one, and ``mnist-usps``, ``bdgp`` and ``nuswide``."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.folders import data_folder
 from secfed.algorithms.data.multiview.base import MultiviewData, ViewRecords, ViewSites
-from secfed.algorithms.data.multiview.files import Scale, ViewFile, scaled
+from secfed.algorithms.data.multiview.files import Scale, ViewFile, known_values, scaled
 from secfed.algorithms.data.multiview.options import (
     BdgpOptions,
     KnownFileOptions,
     MnistUspsOptions,
     MultiviewOptions,
+    NuswideOptions,
     ViewsOptions,
 )
 from secfed.algorithms.data.partition import Partition, Pool, dirichlet, first_per_class
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.algorithms.framework.unfit import unfit
 from secfed.errors import DataError
 
-_KNOWN_KEYS: Final = ("X1", "X2")
 _KNOWN_LABELS: Final = "Y"
 
 
@@ -62,10 +63,17 @@ def bdgp(options: BdgpOptions, seed: int, folder: Path) -> MultiviewData:
     Source: Cai, Wang, Huang, Ding, "Joint stage recognition and anatomical annotation of Drosophila gene
         expression patterns", Bioinformatics 28 (ISMB), 2012.
     """
-    scale = options.scale
-    rules: tuple[Scale, ...] = (scale, scale) if isinstance(scale, str) else (scale["visual"], scale["text"])
-    tied = ("data.scale",) if isinstance(scale, str) else ()
+    rules, tied = _rules(options)
     return _known(options, seed, folder, "BDGP.mat", sizes=(1750, 79), classes=5, scale=rules, tied=tied)
+
+
+def nuswide(options: NuswideOptions, seed: int, folder: Path) -> MultiviewData:
+    """5000 web images in five kinds of descriptors, 5 classes; scaled as those of ``bdgp``.
+
+    Source: Chua et al., "NUS-WIDE: a real-world web image database", CIVR 2009.
+    """
+    sizes, (rules, tied) = (65, 226, 145, 74, 129), _rules(options)
+    return _known(options, seed, folder, "NUSWIDE.mat", sizes=sizes, classes=5, scale=rules, tied=tied)
 
 
 def pooled(
@@ -81,6 +89,9 @@ def pooled(
 
     def limited() -> ViewRecords:
         records = load()
+        if classes > len(records.labels):
+            message = f"data.classes: {classes} classes cannot come from {len(records.labels)} records"
+            raise DataError(message, remedy="set it to the number of classes that the labels have")
         if options.per_class is None:
             return records
         rng = numpy_generator(seed, "per class")
@@ -97,6 +108,14 @@ def pooled(
     view_of, pool = options.view_of(seed), Pool(limited, divide, seed)
     sites = tuple(view_of)
     return ViewSites(read, view_of=view_of, view_sizes=sizes, classes=classes, tied=tied)
+
+
+def _rules(options: BdgpOptions | NuswideOptions) -> tuple[tuple[Scale, ...], tuple[str, ...]]:
+    """How each view is scaled, and the key that says so where that needs the records of all sites."""
+    if isinstance(options.scale, str):
+        return (options.scale,) * len(options.view_names), ("data.scale",)
+    ranges = {str(view): ends for view, ends in options.scale.items()}
+    return tuple(ranges[view] for view in options.view_names), ()
 
 
 def _known(
@@ -118,17 +137,21 @@ def _known(
     )
 
     def load() -> ViewRecords:
-        arrays = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
-        rules = zip(_KNOWN_KEYS, scale, strict=True)
+        celled = "X" in (stored := file.shapes()) and "X1" not in stored
+        keys = [f"X{{{number}}}" if celled else f"X{number}" for number in range(1, len(sizes) + 1)]
+        arrays = file.arrays(*keys, _KNOWN_LABELS)
+        rules = zip(keys, scale, strict=True)
         views = tuple(scaled(file.view(key, arrays[key]), rule) for key, rule in rules)
-        return ViewRecords(views, file.labels(_KNOWN_LABELS, arrays[_KNOWN_LABELS], 0))
+        labels = file.labels(_KNOWN_LABELS, arrays[_KNOWN_LABELS], 0)
+        counted_from_one = int(labels.max(initial=0)) == classes and int(labels.min(initial=1)) == 1
+        return ViewRecords(views, labels - 1 if counted_from_one else labels)
 
     return pooled(load, options, sizes, classes, seed, tied=tied)
 
 
 def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
     try:
-        shapes = file.shapes()
+        shapes = file.shapes(*views)
     except DataError as error:
         raise DataError(error.message, remedy=f"{error.remedy}; or set data.view_sizes") from None
     for view in views:
@@ -142,7 +165,9 @@ def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
 def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> ViewRecords:
     """All records; None in the place of every view that is not named."""
     arrays = file.arrays(*views, options.label_key)
-    labels = file.labels(options.label_key, arrays[options.label_key], options.first_label)
+    labels = file.labels(
+        options.label_key, arrays[options.label_key], options.first_label, options.class_names
+    )
     read: list[NDArray[np.float32] | None] = []
     for view in options.views:
         if view not in views:
@@ -154,8 +179,19 @@ def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> 
                 f"{options.path}: view {view!r} does not have one row for each label",
                 remedy="store one row per record; transpose the view if its records are columns",
             )
-        read.append(scaled(values, options.scale.get(view)))
+        one = scaled(known_values(values, options.missing), options.scale.get(view))
+        if options.missing == "error" and not options.site_key:
+            _check_rows(options.path, view, one)
+        read.append(one if options.missing == "error" else np.where(np.isnan(one), np.float32(0), one))
     return ViewRecords(tuple(read), labels)
+
+
+def _check_rows(path: str, view: str, values: NDArray[np.float32]) -> None:
+    """Name the first record of a simulation's file that cannot be used."""
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(wrong):
+        message = f"{path}: view {view!r} has NaN or infinite features in row {wrong[0] + 1}"
+        unfit(DataError(message, remedy='set data.missing to "record" or "zero", or repair the records'))
 
 
 def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tuple[int, ...]) -> ViewRecords:

@@ -14,7 +14,7 @@ Cell = str | int | float
 ALWAYS_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
 
 
-class TableOptions(base.DataOptions):
+class TableOptions(base.SplitOptions):
     """Options of ``csv``.
 
     A site's own statistics hide what differs *between* sites. Where usual values are known, ``scale`` is the

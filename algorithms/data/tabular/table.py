@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.pool import PooledData, divide_by
-from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, PreparedSites
+from secfed.algorithms.data.prepare import SPLITS, Facts, Preparation, PreparedRecords, PreparedSites
 from secfed.algorithms.data.table_lines import csv_rows, has_lines, lines_as_records
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
@@ -84,7 +84,9 @@ class Table:
         patients = None
         if options.patient_column is not None:
             patients = tuple(self._patient(line, row, options.patient_column) for line, row in rows)
-        return PreparedRecords(numeric, labels, np.concatenate(extra, axis=1) if extra else None, patients)
+        joined = np.concatenate(extra, axis=1) if extra else None
+        where = tuple(f"{self._path.name}, line {line}" for line, _ in rows)
+        return PreparedRecords(numeric, labels, joined, patients, where)
 
     def _check_lines(self, line: int, header: list[str], cells: list[str], needed: list[str]) -> None:
         """Refuse a cell of several lines that a stray quote made of other records.
@@ -192,7 +194,16 @@ def table_data(options: TableOptions, path: Path, seed: int) -> PreparedSites:
     fixed = tuple(at for at, column in enumerate(options.numeric_columns) if column in options.scale)
     facts = Facts(
         sites=options.site_ids(),
-        rules=Preparation(options.test_fraction, options.standardize, fixed, options.impute),
+        rules=Preparation(
+            options.test_fraction,
+            options.standardize,
+            fixed,
+            options.impute,
+            SPLITS[options.split],
+            public_scale="set data.standardize = false, or give [centre, spread] for every column in "
+            "data.scale",
+            known_values='set data.impute = "centre", and public centres in data.scale',
+        ),
         input_shape=(options.width,),
         classes=options.classes,
         seed=seed,

@@ -136,8 +136,19 @@ def factor(epsilon: float) -> str:
 
 
 def percent_up(share: float) -> str:
-    """A percentage, rounded up, never above 100."""
-    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):.1f} %"
+    """A percentage, rounded up; a bound that excludes nothing is no number."""
+    value = math.ceil(share * 1000 - 1e-9) / 10
+    return "no protection left" if value >= 100 else f"{value:.1f} %"
+
+
+def of_hundred(share: float) -> int:
+    """A share as people count, rounded up."""
+    return min(100, math.ceil(share * 100 - 1e-9))
+
+
+def is_certain(share: float) -> bool:
+    """Whether a bound says no more than "all of them"."""
+    return of_hundred(share) == 100
 
 
 def names(values: Sequence[str], most: int = 6) -> str:
@@ -147,11 +158,11 @@ def names(values: Sequence[str], most: int = 6) -> str:
     return f"{', '.join(values[:most])} and {len(values) - most} more"
 
 
-_GROUPS: Final = {"update": "the model update", "eval": "the evaluation", "grad": "the gradient"}
-
-
 def fields(layout: Sequence[str]) -> str:
-    """Fields by what they belong to: a model has many parameter fields, and they say little one by one."""
+    """Fields by the beginning of their names: a model has many, and they say little one by one.
+
+    Not in words: the records do not say what an algorithm means by a name.
+    """
     if not layout:
         return "not recorded"
     groups: dict[str, list[str]] = {}
@@ -161,9 +172,9 @@ def fields(layout: Sequence[str]) -> str:
     for group, members in groups.items():
         if not group:
             parts.append(names(members, 8))
-        elif len(members) <= 3 and group not in ("update", "grad"):
+        elif len(members) <= 3:
             parts.append(", ".join(members))
         else:
-            what = _GROUPS.get(group, f"\N{LEFT DOUBLE QUOTATION MARK}{group}\N{RIGHT DOUBLE QUOTATION MARK}")
-            parts.append(f"{plural(len(members), 'field')} of {what}")
+            quoted = f"\N{LEFT DOUBLE QUOTATION MARK}{group}\N{RIGHT DOUBLE QUOTATION MARK}"
+            parts.append(f"{plural(len(members), 'field')} of {quoted}")
     return "; ".join(parts)

@@ -9,9 +9,11 @@ import torch
 from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, prepare
 from secfed.algorithms.framework.datasets import LabelledData
-from secfed.errors import DataError
+from secfed.algorithms.framework.unfit import counted_as_defaults
+from secfed.errors import ConfigError, DataError
 from secfed.study.build import build_data
 from secfed.study.study import Study
+from tests.secfed.privacy_case import study as private_study
 
 
 def data(text: str, seed: int = 1) -> LabelledData:
@@ -116,7 +118,7 @@ def test_columns_on_a_public_scale_are_left_alone():
 @pytest.mark.parametrize(
     ("value", "impute", "says"),
     [
-        (math.nan, "none", r"site 'north'.*contain NaN features.*data\.impute"),
+        (math.nan, "none", "site 'north': a feature in row 4 of its records is NaN.*Remedy: repair"),
         (math.inf, "median", "site 'north' has features that are infinite.*Remedy: repair"),
         (math.inf, "none", "site 'north' has features that are infinite.*Remedy: repair"),
         (1e300, "none", "site 'north' has features that are infinite or too large.*Remedy: repair"),
@@ -131,9 +133,13 @@ def test_what_cannot_be_trained_on_is_an_error_that_names_the_site(value, impute
         prepared(x, Preparation(0.0, standardize, impute=impute))
 
 
-def test_a_single_record_is_trained_on_and_not_held_out():
-    site = prepared(np.zeros((1, 3)), Preparation(0.4, standardize=True))
-    assert (len(site.train_y), len(site.test_y)) == (1, 0)
+def test_a_single_record_is_an_error_and_at_a_hospital_trained_on_and_not_held_out():
+    with pytest.raises(DataError, match="site 'north' has one record"):
+        prepared(np.zeros((1, 3)), Preparation(0.4, standardize=True))
+    heard: list[DataError] = []
+    with counted_as_defaults(heard.append):
+        site = prepared(np.zeros((1, 3)), Preparation(0.4, standardize=True))
+    assert (len(site.train_y), len(site.test_y), len(heard)) == (1, 0, 1)
 
 
 def test_a_site_whose_records_are_all_held_out_is_an_error_that_names_it():
@@ -180,3 +186,27 @@ def test_no_error_or_repr_shows_a_value_of_a_record():
     assert "123" not in str(caught.value)
     good = data('name = "breast-cancer"').site("hospital-1")
     assert "tensor" not in repr(good)
+
+
+@pytest.mark.parametrize(
+    ("split", "unit"), [("content", "add-or-remove-record"), ("position", "replace-record")]
+)
+def test_the_held_out_records_stay_with_privacy_where_the_study_names_how_they_are_drawn(
+    split: str, unit: str
+) -> None:
+    bare = private_study().replace("privacy", None).replace("data.split", split)
+    private = private_study().replace("privacy.adjacency", unit).replace("data.split", split)
+    for site in build_data(bare).sites:
+        one, other = build_data(bare).site(site), build_data(private).site(site)
+        assert torch.equal(one.test_x, other.test_x)
+    unfitting = {"content": "position", "position": "content"}[split]
+    with pytest.raises(ConfigError, match=f'data.split.*set data.split = "{split}"'):
+        build_data(private.replace("data.split", unfitting))
+
+
+def test_a_remedy_names_what_the_data_set_has() -> None:
+    tables = SiteTables({"a": ([[1.0], [2.0]], [0, 1])}, classes=2)
+    with pytest.raises(ConfigError, match="Remedy: in your factory, give SiteTables standardize=False"):
+        tables.for_record_privacy()
+    with pytest.raises(DataError, match="has 1 classes"):
+        SiteTables({"a": ([[1.0], [2.0]], [0, 0])}, classes=1)

@@ -92,17 +92,33 @@ class Alone:
         return at
 
 
-@pytest.mark.parametrize("name", ["fedadam", "fedyogi"])
+@pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"])
 def test_adaptive_servers_take_the_steps_of_the_paper(name: str) -> None:
-    chosen = study(name, weighting="equal", beta2=0.9, tau=0.01)
+    more = {} if name == "fedadagrad" else {"beta2": 0.9}
+    chosen = study(name, weighting="equal", tau=0.01, **more)
     algorithm = build(chosen)
     alone, data = Alone(algorithm), rows(algorithm)
     x, m, v = alone.start, torch.zeros_like(alone.start), torch.full_like(alone.start, 0.01**2)
     for _ in range(ROUNDS):
         delta = torch.stack([alone.descend(x, data[site], 1) - x for site in SITES]).mean(dim=0)
         m = 0.9 * m + 0.1 * delta
-        v = 0.9 * v + 0.1 * delta**2 if name == "fedadam" else v - 0.1 * delta**2 * (v - delta**2).sign()
+        v = {
+            "fedadam": 0.9 * v + 0.1 * delta**2,
+            "fedyogi": v - 0.1 * delta**2 * (v - delta**2).sign(),
+            "fedadagrad": v + delta**2,
+        }[name]
         x = x + 0.1 * m / (v.sqrt() + 0.01)
+    assert torch.allclose(flat(simulate(chosen).model(), alone.names), x, atol=1e-4)
+
+
+def test_server_momentum_keeps_earlier_mean_updates() -> None:
+    chosen = study("fedavgm", weighting="equal", server_learning_rate=0.5, server_momentum=0.7)
+    algorithm = build(chosen)
+    alone, data = Alone(algorithm), rows(algorithm)
+    x, m = alone.start, torch.zeros_like(alone.start)
+    for _ in range(ROUNDS):
+        m = 0.7 * m + torch.stack([alone.descend(x, data[site], 1) - x for site in SITES]).mean(dim=0)
+        x = x + 0.5 * m
     assert torch.allclose(flat(simulate(chosen).model(), alone.names), x, atol=1e-4)
 
 

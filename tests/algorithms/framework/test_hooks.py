@@ -102,6 +102,7 @@ def test_training_of_ones_own_is_not_taken_for_private() -> None:
     assert Mine.private_units == ("site",)
     assert OfSteps.private_units == ()
     assert Declared.private_units == ("record",)
+    assert (Mine.noised_fields, Declared.noised_fields) == ((), ())
 
 
 def test_two_algorithms_cannot_have_one_name() -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from secfed.algorithms.models import encoder_libraries
 from secfed.algorithms.models.dual_encoder import DualEncoder, shapes_only
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
+from secfed.config import torchvision_repair
 from secfed.config.schema import checked
 from secfed.errors import ConfigError
 from tests.algorithms.dual_encoder_case import (
@@ -313,10 +313,10 @@ def test_only_a_broken_torchvision_is_mended(
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(encoder_libraries, "_KEPT", [])
+    monkeypatch.setattr(torchvision_repair, "_KEPT", [])
     monkeypatch.setattr(torch.library, "Library", _Declared)
     monkeypatch.setattr(_Declared, "made", [])
-    encoder_libraries.mend_torchvision()
+    torchvision_repair.mend_torchvision()
     found = [library.operators for library in _Declared.made]
     assert found == ([] if operators is None else [operators])
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)

@@ -32,10 +32,10 @@ class TestFrontDoor:
         shown = secfed("--help", columns=80).stdout
         panels = ("Researchers", "Hospital", "Study centre", "Officers and auditors")
         commands = {
-            "Researchers": ["init", "simulate", "sweep", "algorithms", "attack", "bench"],
+            "Researchers": ["init", "simulate", "analyse", "sweep", "new", "algorithms", "attack", "bench"],
             "Hospital": ["site", "agent", "policy"],
             "Study centre": ["consortium", "aggregate"],
-            "Officers and auditors": ["audit", "transcript"],
+            "Officers and auditors": ["audit", "transcript", "console"],
         }
         found: dict[str, list[str]] = {}
         for line in shown.splitlines():
@@ -73,7 +73,7 @@ class TestFrontDoor:
     def test_algorithms_lists_every_name_option_and_meaning(self) -> None:
         from secfed.study.registry import KINDS
 
-        out = secfed("algorithms", columns=400).stdout
+        out = secfed("algorithms", "--options", columns=400).stdout
         bracketed = []
         for entries, _ in KINDS.values():
             for name, entry in entries.items():
@@ -84,6 +84,14 @@ class TestFrontDoor:
         # Square brackets of a meaning are not markup.
         assert len(bracketed) >= 2
         assert all("".join((meaning or "").split()) in "".join(out.split()) for meaning in bracketed)
+
+    def test_algorithms_lists_all_names_on_one_screen(self) -> None:
+        from secfed.study.registry import KINDS
+
+        out = secfed("algorithms", columns=80).stdout
+        assert len(out.splitlines()) <= 24
+        assert all(name in out for entries, _ in KINDS.values() for name in entries)
+        assert "secfed algorithms NAME" in out
 
     def test_algorithms_shows_one_by_name(self) -> None:
         out = secfed("algorithms", "fedprox").stdout

@@ -131,6 +131,17 @@ class TestOptions:
         assert secfed("simulate", "s.toml", "--out", tmp_path, "--overwrite").exit_code == 0
         assert json.loads((tmp_path / "run.json").read_text()) == engine.report.to_json()
 
+    def test_a_late_error_leaves_the_earlier_run_whole(self, engine: Engine, tmp_path: Path) -> None:
+        assert secfed("simulate", "s.toml", "--out", tmp_path / "run").exit_code == 0
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+        def fail() -> None:
+            raise DataError("late", remedy="none")
+
+        engine.fails = fail
+        assert secfed("simulate", "s.toml", "--out", tmp_path / "run", "--overwrite").exit_code == 3
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
     def test_an_unknown_comparison_is_refused(self, engine: Engine) -> None:
         assert secfed("simulate", "s.toml", "--compare", "apples").exit_code == 2
 
@@ -198,8 +209,8 @@ class TestRealRun:
         assert content["protection"] == "masked"
         assert content["rounds"][0]["survivors"] == ["hospital-1", "hospital-3", "hospital-4"]
         assert content["rounds"][0]["drops"] == [{"site": "hospital-2", "stage": "mask"}]
-        expected = {"run.json", "model.safetensors", "roster.json", "transcript.jsonl", "sites", "figures"}
-        assert {path.name for path in out.iterdir()} == expected
+        expected = {"run.json", "study.json", "model.safetensors", "roster.json", "transcript.jsonl", "sites"}
+        assert {path.name for path in out.iterdir()} == expected | {"figures"}
         assert secfed("transcript", "verify", out).exit_code == 0
         audited = secfed("audit", "verify", out)
         assert (audited.exit_code, audited.stderr) == (0, "")  # without privacy, too

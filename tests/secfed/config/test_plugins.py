@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import secfed
+from secfed.config import torchvision_repair
+from secfed.config.plugins import allow_imports, make, own_errors_in_full
+from secfed.engine.options import EngineOptions
 from secfed.errors import ConfigError
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -193,3 +197,78 @@ def test_a_model_that_does_not_fit_the_records_is_refused_before_any_round(piece
     (pieces / "own_pieces.py").write_text(MODULE.replace(old, new))
     with pytest.raises(ConfigError, match=rf"model\.name: .*{what}"):
         build(Study.load(pieces / "study.toml"))
+
+
+FAILING = """
+import torch
+from torch import nn
+from secfed.algorithms.federated_averaging.fedavg import FedAvg
+
+class Net(nn.Linear):
+    def forward(self, x):
+        if self.training:
+            raise TypeError(f"a record begins with {float(x[0, 0])}")
+        return super().forward(x)
+
+def net(input_shape, classes):
+    return Net(input_shape[0], classes)
+
+def no_net(input_shape, classes):
+    raise ValueError("no net of 7")
+
+class Server(FedAvg):
+    def server_step(self, model, mean, state):
+        return {"of another model": mean["update/0.weight"]} if "0.weight" in model else {"1.bias": None}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "net",
+            "net",
+            r"own code \(.*pieces:net\) failed in own_pieces.py, line 9: TypeError: a record begins",
+        ),
+        ("net", "no_net", r"'own_pieces:no_net' failed in own_pieces.py, line 16: ValueError: no net of 7"),
+        (
+            "fedavg",
+            "own_pieces:Server",
+            r"own_pieces:Server.*: what it gave cannot be used: AttributeError: ",
+        ),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_own_code_fails_with_type_text_file_and_line_in_a_simulation(
+    pieces: Path, old: str, new: str, expected: str, workers: int
+) -> None:
+    (pieces / "own_pieces.py").write_text(FAILING)
+    text = 'study = { name = "own", rounds = 1 }\nalgorithm = { name = "fedavg" }\n'
+    text += 'protection = { name = "plain" }\n'
+    text += 'data = { name = "breast-cancer" }\nmodel = { name = "own_pieces:net" }\n'
+    if old == "fedavg":
+        text = text.replace("own_pieces:net", "logistic-regression").replace('"fedavg"', f'"{new}"')
+    else:
+        text = text.replace("own_pieces:net", f"own_pieces:{new}")
+    (pieces / "failing.toml").write_text(text)
+    engine = EngineOptions("processes", workers) if workers else None
+    with pytest.raises(ConfigError, match=expected):
+        secfed.simulate(Study.load(pieces / "failing.toml"), engine=engine)
+    if new == "no_net":
+        with pytest.raises(ConfigError) as caught:  # as an aggregator or a hospital builds it
+            build(Study.load(pieces / "failing.toml"))
+        assert "of 7" not in str(caught.value)
+
+
+def test_a_torchvision_that_does_not_fit_is_mended_for_own_code(
+    pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mended: list[None] = []
+    monkeypatch.setattr(torchvision_repair, "mend_torchvision", lambda: mended.append(None))
+    (pieces / "own_pieces.py").write_text(
+        "def net(shape, classes):\n    raise RuntimeError('operator torchvision::nms does not exist')\n"
+    )
+    allow_imports(pieces)
+    with pytest.raises(ConfigError, match="torchvision::nms"), own_errors_in_full():
+        make("own_pieces:net", "model.name", (3,), 2)
+    assert len(mended) == 1

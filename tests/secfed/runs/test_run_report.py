@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from secfed.algorithms.framework.base import PARAMETERS
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import ConfigError, RosterError
 from secfed.records.chain_file import ChainFile
@@ -32,8 +33,10 @@ from secfed.runs.run_report import (
     Comparison,
     ComparisonRow,
     PerSite,
+    PrivacyReport,
     RoundReport,
     RunReport,
+    SiteSpent,
     ordered_metrics,
 )
 from secfed.wire.layout import Field, Layout
@@ -122,11 +125,19 @@ def test_sizes_are_told_by_mean_and_largest() -> None:
     assert PerSite.over([]) == PerSite(0.0, 0)
 
 
+WORDS = {
+    "update": PARAMETERS,
+    "eval": "metrics over held-out records",
+    "weight": "the weight",
+    "loss": "the training loss",
+}
+
+
 def saw(protection: str = "masked", sums: int = 1, survivors: tuple[int, ...] = (4,), **sizes: int) -> str:
     """Of one exchange whose fields have these sizes; ``__`` stands for the stroke in a name."""
     fields = (Field(name.replace("__", "/"), (size,), 1.0, 64) for name, size in sizes.items())
     layouts = [Layout(tuple(fields), sites=4)]
-    return what_the_aggregator_saw(protection, sums=sums, survivors=survivors, layouts=layouts)
+    return what_the_aggregator_saw(protection, sums=sums, survivors=survivors, layouts=layouts, words=WORDS)
 
 
 class TestWhatTheAggregatorSaw:
@@ -146,9 +157,12 @@ class TestWhatTheAggregatorSaw:
         said = saw("encrypted", update=1, x=1)
         assert "of 1 parameter + 1 other number each (1 for x), as ciphertext" in said
 
+    def test_what_the_algorithm_does_not_describe_is_told_by_its_name(self) -> None:
+        assert "(1 for score)" in saw(update__a=31, score=1)
+
     def test_the_largest_contribution_of_all_exchanges_is_told(self) -> None:
         layouts = [Layout((Field("update/a", (size,), 1.0, 64),), sites=4) for size in (5, 7, 6)]
-        said = what_the_aggregator_saw("masked", sums=1, survivors=[4], layouts=layouts)
+        said = what_the_aggregator_saw("masked", sums=1, survivors=[4], layouts=layouts, words=WORDS)
         assert "of 7 parameters each;" in said
 
     def test_each_protection_says_what_it_hides(self) -> None:
@@ -303,6 +317,19 @@ class TestFigures:
         assert first == [path.read_bytes() for path in write_figures(a_run(), tmp_path / "b")]
         other = write_figures(a_run(rounds=(a_round(1), a_round(2, survivors=SITES[:3]))), tmp_path / "c")
         assert all(a != b.read_bytes() for a, b in zip(first, other, strict=True))
+
+    def test_metrics_show_every_name_epsilon_and_chance(self, tmp_path: Path) -> None:
+        names = {f"metric-{number}": 0.5 for number in range(9)}
+        sites = (SiteSpent("va", 3.21, 4.0, 0),)
+        privacy = PrivacyReport("record", "replace-record", 1e-5, "rdp", "x", sites, ())
+        plain = write_figures(a_run(1, rounds=(a_round(1, metrics=names),)), tmp_path / "a")[0].read_text()
+        report = a_run(1, rounds=(a_round(1, metrics=names),), privacy=privacy, chance={"metric-3": 0.125})
+        drawn = write_figures(report, tmp_path / "b")[0].read_text()
+        assert all(f"<!-- {name} -->" in plain for name in names)
+        assert "<!-- round; epsilon 3.21 after the last -->" in drawn
+        assert "epsilon" not in plain
+        dashes = [text.count("stroke-dasharray") for text in (plain, drawn)]
+        assert dashes[1] == dashes[0] + 1
 
     def test_waiting_for_hospitals_does_not_flatten_the_seconds(self, tmp_path: Path) -> None:
         waited = a_round(1, seconds={**a_round(1).seconds, "wait": 86_400.0})

@@ -6,13 +6,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from secfed.simulation.oracle import compare_alone, worst_site_metrics
-from secfed.study.build import build
+from secfed.runs.run_report import Comparison
+from secfed.simulation.comparison import Comparer
+from secfed.simulation.oracle import worst_site_metrics
+from secfed.study.build import build, build_data
 from secfed.study.study import Study
+from secfed.wire.layout import State
 from tests.algorithms.loop import BREAST_CANCER, add_in_ring, simulate
 
 ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("SECFED_DATA") or ROOT / ".." / "shared" / "data")
+
+
+def compare_alone(study: Study, model: State) -> Comparison:
+    return Comparer(study, build(study), build_data(study), "alone").result(model)
 
 
 def test_metrics_per_site_average_to_the_summed_metrics():

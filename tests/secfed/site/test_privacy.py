@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from safetensors.torch import load_file
 
+from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.metrics.noise_error import WITHHELD_ABOVE
 from secfed.attack.watched import Log
 from secfed.crypto.attempt import SiteLimits
@@ -29,6 +32,8 @@ from secfed.site.parts import Draws, Member, Services
 from secfed.site.terms import Terms
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
+from secfed.terminal.tables import summary
+from secfed.wire.layout import Field
 from tests.algorithms.loop import BREAST_CANCER
 from tests.dp.wards import audit
 from tests.secfed.privacy_case import run, study
@@ -293,3 +298,39 @@ def test_a_site_that_demands_privacy_gives_nothing_to_a_study_without(
     bare = Study.parse(BREAST_CANCER.replace('"plain"', '"masked"')).replace("study.rounds", 1)
     with pytest.raises(RoundAborted):
         run(bare)
+
+
+class Leaking(FedAvg):
+    """Inherits the units of what it is derived from, and adds a raw value of a record."""
+
+    def fields(self) -> tuple[Field, ...]:
+        return (*super().fields(), Field("score", (), 100.0, 64))
+
+    def difference(self, model: Any, received: Any) -> Any:
+        return {**super().difference(model, received), "score": self.site_data("hospital-1").train_x[0, 0]}
+
+
+class Declaring(Leaking):
+    noised_fields = ("update", "weight")
+
+
+@pytest.mark.parametrize("name", ["Leaking", "Declaring"])
+def test_an_own_field_that_no_declaration_covers_is_unprotected_in_report_ledger_and_summary(
+    tmp_path: Path, name: str
+) -> None:
+    own = study().replace("study.rounds", 1).replace("algorithm.name", f"{__name__}:{name}")
+    report = run(own, tmp_path)
+    assert report.privacy is not None
+    bare = set(report.privacy.unprotected)
+    declared = {field for field in fields_of(own)[0] if field == "weight" or field.startswith("update/")}
+    assert bare == ({"score"} if name == "Declaring" else {"score"} | declared)
+    ledger = entries(ledger_file(site_folder(tmp_path, "hospital-1"), "breast-cancer"))
+    noted = [set(entry["body"]["fields"]) for entry in ledger if entry["kind"] == "unprotected"]
+    assert noted == [bare]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary(console, report))
+    shown = console.export_text()
+    told = "score" if name == "Declaring" else "parameters, score, the weight"
+    assert f"Left in sums without noise: {told}. Not in epsilon" in shown
+    assert "for score" in shown
+    assert "metrics over" not in shown

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer
 from secfed.algorithms.federated_averaging.weighted_plan import UPDATE
 from secfed.crypto.identity import Identity, Roster
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, RoundAborted
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import REFUSED, SETTINGS, TRANSCRIPT
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE
@@ -343,7 +343,8 @@ def test_a_hospital_that_is_drawn_only_to_train_compares_as_well(
         return {name: value + float(exchange.name == UPDATE) for name, value in state.items()}
 
     monkeypatch.setattr(WeightedMeanServer, "broadcast", broadcast)
-    run(study, tmp_path / "out")
+    with pytest.raises(RoundAborted, match="the only round was given up"):
+        run(study, tmp_path / "out")
     lines = [json.loads(line) for line in (tmp_path / "out" / TRANSCRIPT_FILE).read_text().splitlines()]
     refused = {line["body"]["site"]: line["body"]["reason"][:11] for line in lines if line["kind"] == REFUSED}
     algorithm = build(study)

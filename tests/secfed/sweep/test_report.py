@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import re
 import statistics
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from rich.console import Console
 
-from secfed.errors import ConfigError, DataError
+from secfed.cli.sweep_results import conclude
+from secfed.errors import ConfigError, DataError, RoundAborted
 from secfed.sweep import figure as figure_module
 from secfed.sweep.engine import run_sweep
 from secfed.sweep.figure import positions, write_figure, x_dimension
@@ -52,6 +56,45 @@ class TestStatistics:
         assert (group.cells["accuracy"].n, group.count("failed"), group.planned) == (1, 1, 2)
         assert [cells[1] for cells in summary_table(found, rows).rows] == ["2", "1/2", "2"]
         assert failures(rows) == ["learning_rate=0.2, seed=1: DataError: no records"]
+
+
+class TestLosses:
+    def test_a_run_that_came_to_nothing_is_aborted_in_table_csv_and_figure(self, tmp_path: Path) -> None:
+        fails: dict[str, Exception] = {"learning_rate=0.2, seed=1": RoundAborted("all rounds were given up")}
+        found, rows = carried_out(tmp_path, RATES, fails=fails)
+        assert [cells[1] for cells in summary_table(found, rows).rows] == ["2", "1/2, 1 aborted", "2"]
+        assert "RoundAborted: all rounds" in summary_markdown(found, rows, figure=False)
+        table = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+        assert [row["status"] for row in table].count("aborted") == 1
+        write_figure(found, rows, tmp_path)
+        assert "1 of 6 runs were aborted" in texts(tmp_path / "figure.svg")
+        with pytest.raises(RoundAborted, match="1 of 6 runs came to nothing"):
+            conclude(found, rows, tmp_path, Console(quiet=True))
+
+    def test_zeros_and_rounds_that_were_given_up_are_counted_and_shown(self, tmp_path: Path) -> None:
+        found, _ = carried_out(tmp_path, RATES)
+        run_file = next((tmp_path / "runs").glob("*0.1*seed=2*")) / "run.json"
+        content = json.loads(run_file.read_text())
+        rounds = [{"aborted": None}, {"aborted": "too few"}]
+        zeroed = {"hospital-1": {"contributions": 3, "first": "x"}, "b": {"contributions": 1, "first": "x"}}
+        run_file.write_text(json.dumps(content | {"rounds": rounds, "zeroed": zeroed}))
+        rows = run_sweep(found, tmp_path, jobs=1, runner=PretendingRunner())
+        table = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+        assert [(row["aborted_rounds"], row["zeroed_contributions"]) for row in table].count(("1", "4")) == 1
+        text = summary_markdown(found, rows, figure=False)
+        assert "1 of 6 finished runs diverged" in text
+        assert "4 contributions added zeros: learning" in text
+        assert "gave up 1 round: learning" in text
+        write_figure(found, rows, tmp_path)
+        assert "diverged" in texts(tmp_path / "figure.svg")
+
+    def test_an_older_result_without_one_finished_round_is_done_again(self, tmp_path: Path) -> None:
+        found, _ = carried_out(tmp_path, RATES)
+        run_file = next((tmp_path / "runs").glob("*0.1*seed=2*")) / "run.json"
+        run_file.write_text(json.dumps({"final": {"accuracy": 0.5}, "rounds": [{"aborted": "too few"}]}))
+        again = PretendingRunner()
+        run_sweep(found, tmp_path, jobs=1, runner=again)
+        assert again.started == ["learning_rate=0.1, seed=2"]
 
 
 class TestSummary:

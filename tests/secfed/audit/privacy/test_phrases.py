@@ -22,8 +22,8 @@ class TestWords:
         assert phrases.factor(50.0) == "more than a million"
 
     def test_fields_are_grouped_sensibly(self) -> None:
-        assert phrases.fields([f"update/{n}" for n in range(12)]) == "12 fields of the model update"
-        assert phrases.fields(["update/w", "weight"]) == "1 field of the model update; weight"
+        assert phrases.fields([f"update/{n}" for n in range(12)]) == "12 fields of “update”"
+        assert phrases.fields(["update/w", "weight"]) == "update/w; weight"
         assert phrases.fields(["eval/loss"]) == "eval/loss"
         assert (
             phrases.fields([f"theta/{n}" for n in range(4)])

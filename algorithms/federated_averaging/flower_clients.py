@@ -1,0 +1,70 @@
+"""A client that was written for Flower, as a hospital's half of federated averaging.
+
+    class Mine(FlowerClients):
+        def client(self, model, data):
+            return MyNumPyClient(model, data.train_x, data.train_y)
+
+``algorithm.name = "my_module:Mine"`` then runs it behind secure sums: ``fit`` is given the parameters that
+the aggregator sent, and what it returns is averaged with the study's weights. Flower is not needed.
+Left unused: the client's ``evaluate`` (sites evaluate as in every algorithm of weighted means) and what
+``fit`` says of records and metrics, which nothing bounds. Under ``[privacy]`` only the site can be the
+unit: a client's steps are its own, and nothing here could clip a record.
+
+Source: flwr.client.NumPyClient, Flower 1.x (get_parameters, fit, evaluate).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from secfed.algorithms.federated_averaging.local_context import LocalContext
+from secfed.algorithms.federated_averaging.weighted_mean import WeightedMean
+from secfed.algorithms.framework.datasets import SiteData
+from secfed.algorithms.framework.randomness import seeded
+from secfed.wire.layout import Summands
+
+Arrays = list[NDArray[Any]]
+_ROWS: Final = 256  # of one forward pass
+
+
+class NumPyClient(Protocol):
+    """What is used of a Flower client."""
+
+    def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, Any]:
+        """Train from these parameters; the new ones first."""
+
+
+class FlowerClients(WeightedMean):
+    """Federated averaging of what Flower clients train."""
+
+    def client(self, model: nn.Module, data: SiteData) -> NumPyClient:
+        """This site's client: its parameters are ``model.state_dict().values()``, in that order."""
+        raise NotImplementedError
+
+    def fit_config(self, context: LocalContext) -> dict[str, Any]:
+        """What ``fit`` is told."""
+        return {"server_round": context.round}
+
+    def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
+        """How far the client's training moved the parameters, and the loss on its records afterwards."""
+        own = list(model.state_dict().values())
+        given = [value.detach().cpu().numpy().copy() for value in own]
+        with seeded(context.seed, "train", context.site, context.round):
+            fitted = self.client(model, data).fit(given, self.fit_config(context))[0]
+        if len(fitted) != len(own):
+            # No error of secfed's own: a hospital adds zeros, so that nobody learns what its records caused.
+            raise ValueError(f"fit returned {len(fitted)} arrays, not one per entry of model.state_dict()")
+        with torch.no_grad():
+            for value, array in zip(own, fitted, strict=True):
+                value.copy_(torch.as_tensor(array).to(value.dtype))
+            records = zip(torch.split(data.train_x, _ROWS), torch.split(data.train_y, _ROWS), strict=True)
+            loss = 0.0
+            for x, y in records:
+                scores = model.eval()(x.to(context.device))
+                loss += float(nn.functional.cross_entropy(scores, y.to(context.device), reduction="sum"))
+        update = self.difference(model, context.received)
+        return {**update, "train_loss": loss / len(data.train_y)}
