@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 UPDATE: Final = "update"
 EVALUATE: Final = "evaluate"
 STATE: Final = "state/"  # of the server, in broadcasts and checkpoints
+STOPPED: Final = "stopped"  # in broadcasts of studies with patience: 1 once training has ended
 _EVERYONE: Final = "all"
 NOISED: Final = (UPDATE, "eval", "weight")  # by FedAvg's local steps; a weight is constant or unprotected
 
@@ -96,6 +97,7 @@ class WeightedPlan(Algorithm):
         self._noise_in_sum = privacy is not None and privacy.in_sum
         self._sampled = setting.study.protection.sites_per_round is not None
         self._check_sampling()
+        self._check_best()
         # Noise in the sum covers a whole exchange, so what leaves without noise has one of its own; where
         # cohorts change, evaluation has one that asks the same sites every time.
         self._evaluates_apart = self._noise_in_sum or self._sampled
@@ -197,6 +199,13 @@ class WeightedPlan(Algorithm):
         trained = read_parameters(model)
         return {f"update/{name}": trained[name] - received[name] for name in self.trained}
 
+    def rate(self, round_number: int) -> float:
+        """What the local step size of a round is multiplied by."""
+        options = self.options
+        if not isinstance(options, FedAvgOptions):
+            return 1.0
+        return options.rate(round_number, self.setting.study.rounds)
+
     def weight(self, records: int) -> float:
         """A site's weight in the mean, 0 < w <= 1. It never leaves the site but inside a sum."""
         if self.options.weighting == "equal":
@@ -220,6 +229,20 @@ class WeightedPlan(Algorithm):
                 f"protection.sites_per_round: {self.setting.study.algorithm.name} sums what follows from "
                 "numbers of records, and sums over changing cohorts could be solved for them",
                 remedy="remove it, or use fedavg",
+            )
+
+    def _check_best(self) -> None:
+        """Refuse a choice by metrics that never leave, or of models of which sites keep a part."""
+        options = self.options
+        if options.keep == "best" and self.personal:
+            raise ConfigError(
+                "algorithm.keep: sites keep a part of the model, and that of the last round",
+                remedy="remove it",
+            )
+        if (options.keep == "best" or options.patience) and self._metrics == "withheld":
+            raise ConfigError(
+                "algorithm.keep and algorithm.patience: are decided by metrics, which do not leave",
+                remedy='remove them, or set privacy.metrics = "private" or "unprotected"',
             )
 
     def _batch_norm(self, setting: Setting, options: MeanOptions) -> BatchNorm | None:
@@ -308,11 +331,15 @@ class WeightedPlan(Algorithm):
         """Refuse a broadcast that is not this study's model, by names and shapes."""
         del round_number, exchange
         state = shapes_of(self.server_state(), STATE) if self.shares_state else {}
+        if self.options.patience is not None:
+            state[STOPPED] = ()
         check_shapes(broadcast, shapes_of(self.initial) | state)
 
     def model_in(self, broadcast: State) -> State:
         """The model in a broadcast, without the server's state."""
-        return {name: value for name, value in broadcast.items() if not name.startswith(STATE)}
+        return {
+            name: value for name, value in broadcast.items() if not name.startswith(STATE) and name != STOPPED
+        }
 
     def site_data(self, site_id: SiteId) -> SiteData:
         """One site's checked records."""
