@@ -83,6 +83,25 @@ class FedAvgOptions(MeanOptions, StepOptions):
     optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='"sgd" or "adam"')
     momentum: float = Field(default=0.0, ge=0, lt=1, description="the momentum of sgd, from 0 to below 1")
     weight_decay: float = Field(default=0.0, ge=0, description="the local weight decay, at least 0")
+    travels: tuple[str, ...] = Field(
+        default=(),
+        json_schema_extra=LATER,
+        description='patterns of the names of parameters, for example "head.*": these alone train and leave',
+    )
+    frozen: tuple[str, ...] = Field(
+        default=(),
+        json_schema_extra=LATER,
+        description="patterns of the names of parameters that stay as they are, and never leave",
+    )
+    adapters: tuple[str, ...] = Field(
+        default=(),
+        json_schema_extra=LATER,
+        description='patterns of the names of linear layers, for example "blocks.*": low-rank adapters '
+        "beside them train and leave, with what travels names, and nothing else",
+    )
+    adapter_rank: int = Field(
+        default=4, ge=1, json_schema_extra=LATER, description="the rank of adapters, at least 1"
+    )
     batch_norm: Literal["pooled", "local", "frozen"] | None = Field(
         default=None,
         json_schema_extra=LATER,
@@ -111,12 +130,21 @@ class FedAvgOptions(MeanOptions, StepOptions):
                 raise ConfigError(
                     f'algorithm.{key}: has an effect with batch_norm = "pooled" only', remedy="remove it"
                 )
+        if "adapter_rank" in self.model_fields_set and not self.adapters:
+            raise ConfigError(
+                "algorithm.adapter_rank: has no effect without algorithm.adapters", remedy="remove it"
+            )
         if "final_rate" in self.model_fields_set and self.schedule == "constant":
             raise ConfigError(
                 "algorithm.final_rate: a constant step size does not fall",
                 remedy='remove it, or set algorithm.schedule = "cosine" or "exponential"',
             )
         return self
+
+    @property
+    def selects(self) -> bool:
+        """Whether the study names what trains."""
+        return bool(self.travels or self.frozen or self.adapters)
 
     def rate(self, round_number: int, rounds: int) -> float:
         """What the local step size of a round is multiplied by, above 0 to 1."""

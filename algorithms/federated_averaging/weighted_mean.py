@@ -228,7 +228,7 @@ class WeightedMeanServer(ModelServer):
         stops = self._algorithm.options.patience is not None
         flag = {STOPPED: torch.tensor(float(self.stopped is not None))} if stops else {}
         state = self._named_state() if self._algorithm.shares_state else {}
-        return {**copies(self._model), **state, **flag}
+        return {**copies(self._model), **state, **flag, **copies(self._algorithm.home)}
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Take in one exchange: metrics of the model that was broadcast, then the step to the next.

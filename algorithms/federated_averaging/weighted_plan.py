@@ -16,6 +16,7 @@ from torch import nn
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions, MeanOptions
+from secfed.algorithms.federated_averaging.selection import check_home, home_numbers, with_selection
 from secfed.algorithms.framework.base import LOSS_BOUND, PARAMETERS, Algorithm, check_round
 from secfed.algorithms.framework.batch_norm import BatchNorm, PooledStatistics, with_batch_norm
 from secfed.algorithms.framework.datasets import SiteData, SiteId, check_site
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 UPDATE: Final = "update"
 EVALUATE: Final = "evaluate"
 STATE: Final = "state/"  # of the server, in broadcasts and checkpoints
-STOPPED: Final = "stopped"  # in broadcasts of studies with patience: 1 once training has ended
+STOPPED: Final = "study/stopped"  # in broadcasts of studies with patience: 1 once training has ended
+_BESIDE: Final = (STATE, "study/")  # beside the model, in broadcasts
 _EVERYONE: Final = "all"
 NOISED: Final = (UPDATE, "eval", "weight")  # by FedAvg's local steps; a weight is constant or unprotected
 
@@ -83,13 +85,14 @@ class WeightedPlan(Algorithm):
 
     def __init__(self, setting: Setting, options: MeanOptions) -> None:
         batch_norm = self._batch_norm(setting, options)
-        self.setting, self.options = with_batch_norm(setting, batch_norm), options
+        self.setting, self.options = with_selection(with_batch_norm(setting, batch_norm), options), options
         setting, self.data = self.setting, setting.labelled()
         model = setting.model()
         self.trained = self.summed_parameters(model)
         if isinstance(setting.study.model, OwnOptions):
             check_scores(model, self.data.input_shape, self.data.classes)
         self.initial: State = read_parameters(model)
+        self.home = home_numbers(model)
         self.check_privacy()
         check_steps(options, setting.study.privacy)
         privacy = setting.study.privacy
@@ -333,13 +336,12 @@ class WeightedPlan(Algorithm):
         state = shapes_of(self.server_state(), STATE) if self.shares_state else {}
         if self.options.patience is not None:
             state[STOPPED] = ()
-        check_shapes(broadcast, shapes_of(self.initial) | state)
+        check_shapes(broadcast, shapes_of(self.initial) | state | shapes_of(self.home))
+        check_home(self.home, broadcast)
 
     def model_in(self, broadcast: State) -> State:
-        """The model in a broadcast, without the server's state."""
-        return {
-            name: value for name, value in broadcast.items() if not name.startswith(STATE) and name != STOPPED
-        }
+        """The model in a broadcast, without what else is in it."""
+        return {name: value for name, value in broadcast.items() if not name.startswith(_BESIDE)}
 
     def site_data(self, site_id: SiteId) -> SiteData:
         """One site's checked records."""

@@ -99,7 +99,7 @@ def test_training_that_gets_no_better_ends(protection: dict[str, str], tmp_path:
 def test_sites_train_nothing_once_training_is_over() -> None:
     rounds = Rounds(study(algorithm__patience=1))
     exchange = rounds.exchange(2, 0)
-    state = {**rounds.server.broadcast(2, exchange), "stopped": torch.tensor(1.0)}
+    state = {**rounds.server.broadcast(2, exchange), "study/stopped": torch.tensor(1.0)}
     rounds.algorithm.check_broadcast(2, exchange, state)
     given = rounds.programs["hospital-1"].contribute(2, exchange, state)
     assert "weight" in given
