@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from secfed.algorithms.federated_averaging.best_round import BestRound
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
 from secfed.errors import ConfigError
 from secfed.simulation.simulate import simulate
 from secfed.study.build import build
+from secfed.terminal.tables import summary
 from tests.algorithms.loop import BREAST_CANCER, Rounds, changed, same
 
 OVERSHOOTS = {"algorithm__learning_rate": 5.0, "study__rounds": 8}  # so that later rounds are worse
@@ -71,6 +73,9 @@ def test_the_best_round_is_the_model_that_is_given(tmp_path: Path) -> None:
     assert kept is not None
     assert losses[kept] == min(losses) == report.final["loss"]
     assert json.loads((tmp_path / "run.json").read_text())["kept_round"] == kept
+    console = Console(width=100, record=True)
+    console.print(summary(console, report))
+    assert f"that after round {kept}, the best" in console.export_text()
     shorter = Rounds(study(**{**OVERSHOOTS, "study__rounds": kept})).run()
     whole = Rounds(made).run()
     assert same(whole.server.model(), shorter.server.model(), atol=1e-5)
