@@ -38,10 +38,11 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         from secfed.attack.liars import framing
         from secfed.attack.masked import MASKED
         from secfed.attack.silence import SILENCE
+        from secfed.attack.small_cells import SMALL_CELLS
         from secfed.attack.twins import TWINS
 
         # What leaks around a sum leaks under every protection, and is played once.
-        return (*MASKED, *SILENCE, *TWINS, ghosts, framing, downgrade)
+        return (*MASKED, *SILENCE, *TWINS, *SMALL_CELLS, ghosts, framing, downgrade)
     if protection == "closed":
         from secfed.attack.closed import CLOSED
 

@@ -23,6 +23,7 @@ _PANELS: Final = {
     "Researchers": {
         "init": "Write a study and a policy for a table, and look at its records.",
         "simulate": "Run a study on this machine: all hospitals, the aggregator and their protocol.",
+        "analyse": "Tables, regressions and survival curves of all hospitals, through protected sums.",
         "sweep": "Run a study with every combination of settings and seeds, side by side.",
         "new": "Write an algorithm, a model or a data set of your own that works, to be changed.",
         "algorithms": "List what a study file can name: algorithms, models, data sets, options.",
@@ -41,6 +42,7 @@ _PANELS: Final = {
     "Officers and auditors": {
         "audit": "Privacy spent, what left the sites, what they decided, and whether it verifies.",
         "transcript": "Check the signed records of a run.",
+        "console": "Open pages for people on this machine: approve, see what left, verify.",
     },
 }
 _COMMANDS: Final = {

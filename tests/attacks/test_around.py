@@ -11,12 +11,15 @@ import pytest
 import torch
 
 from secfed.algorithms.federated_averaging import weighted_mean
+from secfed.algorithms.statistics import algorithm as statistics
+from secfed.algorithms.statistics import cross_table, disclosure
 from secfed.attack import silence, twins
 from secfed.attack.attack import Attack, AttackSetting, Impossible
 from secfed.attack.catalogue import Outcome, attacks_on, ghosts, run_attacks
 from secfed.attack.downgrade import downgrade
 from secfed.attack.liars import framing
 from secfed.attack.silence import SILENCE, trap
+from secfed.attack.small_cells import SMALL_CELLS
 from secfed.attack.twins import TWINS
 from secfed.attack.wards import names, study
 from secfed.attack.watched import Hospitals
@@ -35,7 +38,7 @@ from secfed.site.durable_store import DurableStore
 from secfed.site.session import Site
 from secfed.study.study import Study
 
-ATTACKS = {attack.name: attack for attack in (*SILENCE, *TWINS, framing, downgrade)}
+ATTACKS = {attack.name: attack for attack in (*SILENCE, *TWINS, *SMALL_CELLS, framing, downgrade)}
 FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-twin": 4}
 
 
@@ -74,7 +77,7 @@ def test_some_need_more_hospitals(attack: Attack) -> None:
 
 
 def test_all_of_them_are_played_by_default() -> None:
-    assert [attack.name for attack in attacks_on("masked")][-10:] == [
+    assert [attack.name for attack in attacks_on("masked")][-13:] == [
         "overflow-oracle",
         "bisection",
         "private-metrics-oracle",
@@ -82,6 +85,9 @@ def test_all_of_them_are_played_by_default() -> None:
         "engine-disagreement",
         "twin-study",
         "approved-twin",
+        "two-tables",
+        "lonely-category",
+        "shifted-cells",
         "ghost-survivors",
         "framing",
         "downgrade",
@@ -168,6 +174,15 @@ def blames_the_accused(disputes: Any, _colluders: int) -> Verdict:
     return Verdict(at_fault=tuple(dict.fromkeys(accused for _, accused in disputes)))
 
 
+def keeps_all(_cells: Any, small: Any, _least: int) -> Any:
+    return [list(row) for row in small]
+
+
+def tells_all(cells: Any, _small: Any, _least: int) -> disclosure.Told:
+    columns = [sum(column) for column in zip(*cells, strict=True)]
+    return disclosure.Told(cells, [sum(row) for row in cells], columns, sum(columns))
+
+
 def nothing(*_: Any, **__: Any) -> None:
     """Check nothing."""
 
@@ -192,6 +207,21 @@ def test_a_lifted_defence_is_noticed(
 ) -> None:
     monkeypatch.setattr(owner, defence, instead)
     assert noticed(attack) == "part"
+
+
+@pytest.mark.parametrize(
+    ("attack", "owner", "defence", "instead"),
+    [
+        pytest.param("two-tables", disclosure, "suppressed_table", keeps_all, id="no cell with a small one"),
+        pytest.param("lonely-category", cross_table, "protected", tells_all, id="cells of one hospital"),
+        pytest.param("shifted-cells", statistics, "_check_bins", nothing, id="any cells"),
+    ],
+)
+def test_a_lifted_rule_about_tables_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, attack: str, owner: Any, defence: str, instead: Any
+) -> None:
+    monkeypatch.setattr(owner, defence, instead)
+    assert noticed(attack) == "everything"
 
 
 def test_secret_batches_are_what_hides_an_approved_twin(monkeypatch: pytest.MonkeyPatch) -> None:

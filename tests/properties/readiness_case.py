@@ -18,6 +18,7 @@ import torch
 from secfed.algorithms.data.image_text.base import ImageTextSite
 from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.data.multiview.base import MultiviewSite
+from secfed.algorithms.data.tabular.columns import Table
 from secfed.algorithms.data.transfer.base import TransferSite
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.crypto.attempt import SiteLimits
@@ -75,6 +76,9 @@ def with_extreme_record(data: Any) -> Any:
         return replace(
             data, **{name: replace(part, images=changed(part.images)) for name, part in parts.items()}
         )
+    if isinstance(data, Table):
+        values = {name: np.where(np.arange(len(one)) == 0, EXTREME, one) for name, one in data.values.items()}
+        return replace(data, values=values)
     raise TypeError(type(data).__name__)
 
 

@@ -159,6 +159,38 @@ test = 8
 name = "plain"
 colluders = 1
 """
+STATISTICS = """
+[study]
+name = "readiness"
+rounds = 1
+seed = 5
+[algorithm]
+name = "statistics"
+max_records = 1000
+[algorithm.analyses.table]
+kind = "describe"
+columns = ["age", "bmi"]
+by = "sex"
+[algorithm.analyses.rates]
+kind = "glm"
+family = "poisson"
+formula = "progression ~ age + bmi"
+max_steps = 2
+[algorithm.analyses.hazard]
+kind = "cox"
+time = "progression"
+event = "sex"
+interval = 20
+formula = "age"
+max_steps = 2
+[model]
+name = "none"
+[data]
+name = "diabetes-table"
+sites = 5
+[protection]
+name = "plain"
+"""
 STEPS = "local_steps = 1"
 ROBUST = "loss_batches = 1\nloss_batch_size = 4\n{rho}"
 OF_PAIRS = {
@@ -206,6 +238,8 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
         text = CANONICAL if unit == "none" else CANONICAL.replace('"standard"', '"sqrt-l2"')
     elif algorithm == "canonical-alignment":
         text = ALIGNMENT
+    elif algorithm == "statistics":
+        text = STATISTICS
     elif algorithm == "fedcola":
         text = TRANSFER
     else:

@@ -18,6 +18,7 @@ CASES = [
     *((name, "", "none") for name in OF_MEANS),
     *(("fmcsc", variant, "none") for variant in ("", "one-view")),
     ("fedcola", "", "none"),
+    ("statistics", "", "none"),
     *((name, "", "none") for name in OF_PAIRS),
     *(("fedavg", "", unit) for unit in ("record", "group", "site")),
     *(("fedsgd", "", unit) for unit in ("record-sum", "group-sum", "site")),

@@ -21,6 +21,7 @@ CASES = [
     ("fmcsc", ""),
     ("fmcsc", "one-view"),
     ("fedcola", ""),
+    ("statistics", ""),
     *((name, "") for name in OF_PAIRS),
 ]
 

@@ -35,7 +35,7 @@ class TestFile:
             is_code = line.startswith("# ") and (" = " in code.split("#")[0] or code.startswith("["))
             lines.append(code if is_code and not code.startswith("digests") else line)
         found = policy(tmp_path, "\n".join(lines))
-        assert list(found.algorithms) == ["fedavg"]
+        assert list(found.algorithms) == ["fedavg", "statistics"]
         assert [item.name for item in found.data] == ["heart"]
         assert len(found.hours) == 1
         assert found.protection.reveal == ("sites",)  # and so for every line that insists on something

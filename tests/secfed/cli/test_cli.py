@@ -32,10 +32,10 @@ class TestFrontDoor:
         shown = secfed("--help", columns=80).stdout
         panels = ("Researchers", "Hospital", "Study centre", "Officers and auditors")
         commands = {
-            "Researchers": ["init", "simulate", "sweep", "new", "algorithms", "attack", "bench"],
+            "Researchers": ["init", "simulate", "analyse", "sweep", "new", "algorithms", "attack", "bench"],
             "Hospital": ["site", "agent", "policy"],
             "Study centre": ["consortium", "aggregate"],
-            "Officers and auditors": ["audit", "transcript"],
+            "Officers and auditors": ["audit", "transcript", "console"],
         }
         found: dict[str, list[str]] = {}
         for line in shown.splitlines():

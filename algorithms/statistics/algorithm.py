@@ -1,0 +1,203 @@
+"""``statistics``: all analyses of a study in one round; step k of each is in the k-th secure sum.
+
+Nothing is trained. The server's model is what is released of every analysis (``NAME/...``), so results
+travel, are recorded and verify as any model does; see :mod:`secfed.algorithms.statistics.report`.
+
+How many sums there are, and their sizes, stand in the study: an analysis that is finished earlier is given as
+done, and sites add zeros to its parts from then on, so that dropouts afterwards cannot be told from a
+difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from secfed.algorithms.data.tabular.columns import Table, TableData
+from secfed.algorithms.framework.base import (
+    Algorithm,
+    SiteId,
+    SiteProgram,
+    UnitBound,
+    check_round,
+    planned_for,
+)
+from secfed.algorithms.framework.parameters import check_shapes
+from secfed.algorithms.framework.registry import register
+from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.unfit import unfit
+from secfed.algorithms.statistics.analysis import DONE, WEIGHTS, Analysis, Rules
+from secfed.algorithms.statistics.kinds import ANALYSES
+from secfed.algorithms.statistics.options import HistogramOptions, StatisticsOptions
+from secfed.algorithms.statistics.plan import Step, planned
+from secfed.algorithms.statistics.server import StatisticsServer
+from secfed.dp.settings import PrivacySection
+from secfed.dp.training.unit_sums import ADDED_UP, UnitSums
+from secfed.errors import ConfigError, DataError
+from secfed.wire.layout import Exchange, State, Summands
+
+
+@register("statistics", options=StatisticsOptions)
+class Statistics(Algorithm):
+    """The analyses of one study."""
+
+    private_units = ()
+    summed_units = ("record", "group")
+
+    def __init__(self, setting: Setting, options: StatisticsOptions) -> None:
+        study, data = setting.study, setting.data
+        if not isinstance(data, TableData):
+            raise ConfigError(
+                f"data.name: statistics needs a table with declared columns; {study.data.name} has none",
+                remedy='use data.name = "columns" or "heart-table"',
+            )
+        if study.model.name != "none":
+            raise ConfigError(
+                f"model.name: statistics trains no network, so {study.model.name!r} would have no effect",
+                remedy='set model.name = "none"',
+            )
+        if study.rounds != 1:
+            raise ConfigError(
+                f"study.rounds: statistics takes one round of sums, not {study.rounds}",
+                remedy="set study.rounds = 1",
+            )
+        self.setting, self.options, self.data = setting, options, data
+        self.noisy = study.privacy is not None
+        self.analyses = analyses_of(options, data, noisy=self.noisy)
+        if study.privacy is not None:
+            check_privacy(study.privacy, self.analyses)
+        self.plan = planned(self.analyses, options.max_records, len(setting.sites))
+
+    def exchanges(self, round_number: int) -> Sequence[Exchange]:
+        """All steps in round 1; there is nothing to evaluate."""
+        check_round(round_number, 1)
+        return tuple(step.exchange for step in self.plan) if round_number == 1 else ()
+
+    def step(self, round_number: int, exchange: Exchange) -> Step:
+        """What an exchange is for; WrongState if the round has no such exchange."""
+        return planned_for(exchange, round_number, self.plan if round_number == 1 else ())
+
+    def server(self) -> StatisticsServer:
+        """A fresh server program."""
+        return StatisticsServer(self.analyses, self.plan, self.setting.sites)
+
+    def site(self, site_id: SiteId) -> StatisticsSite:
+        """One site's program, bound to its table."""
+        return StatisticsSite(self, self.site_data(site_id))
+
+    def site_data(self, site_id: SiteId) -> Table:
+        """One site's table, as far as the sums have room for its records."""
+        table = self.data.table(site_id)
+        most = self.options.max_records
+        # Under noise one record fewer would let another one in; every sum is cut off at its bound.
+        if table.records > most and not self.noisy:
+            unfit(
+                DataError(
+                    f"site {site_id!r} has {table.records} records, more than algorithm.max_records",
+                    remedy=f"raise it above {most} in the study",
+                )
+            )
+            table = table.take(np.arange(most))
+        return table
+
+    def unit_bound(self, exchange: Exchange) -> UnitBound | None:
+        """A record, or the records of a unit together, add 1 to one cell of each table, or split it."""
+        tables = len(self.step(1, exchange).analyses)
+        return UnitBound(math.sqrt(tables) * ADDED_UP) if self.noisy else None
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast with other names or shapes than the server's ``broadcast`` gives."""
+        check_shapes(broadcast, self.step(round_number, exchange).given)
+
+
+class StatisticsSite(SiteProgram):
+    """Runs inside one hospital; keeps nothing but the table."""
+
+    def __init__(self, algorithm: Statistics, table: Table) -> None:
+        self._algorithm, self._table = algorithm, table
+        self._weights: torch.Tensor | None = None  # of each record; 1 if left out
+
+    def use_unit_sums(self, sums: UnitSums) -> None:
+        """Nothing is to be clipped: a record is in one cell, and those of a unit share a weight of 1."""
+        self._weights = sums.weights(self._table.records, self._table.patients)
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """The part of every analysis that this sum has; zeros for one that is done."""
+        step = self._algorithm.step(round_number, exchange)
+        given = {name: value.to("cpu").double().numpy() for name, value in broadcast.items()}
+        found: dict[str, Any] = {}
+        for analysis in step.analyses:
+            own = step.number - analysis.first
+            start = f"{analysis.name}/"
+            part = {name.removeprefix(start): v for name, v in given.items() if name.startswith(start)}
+            part |= {name: given[name] for name in analysis.reads}
+            if self._weights is not None:
+                part[WEIGHTS] = self._weights.numpy()
+            sums: Mapping[str, Any]
+            if float(part.get(DONE, 0.0)):
+                sums = {one.name: np.zeros(one.shape) for one in analysis.parts(own)}
+            else:
+                sums = analysis.contribute(own, self._table, part)
+            found |= {start + name: value for name, value in sums.items()}
+        return {
+            field.name: torch.as_tensor(np.asarray(found[field.name], np.float64)).reshape(field.shape)
+            for field in exchange.layout.fields
+        }
+
+
+def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = False) -> tuple[Analysis, ...]:
+    """The analyses in the order of the study, each after those that it builds on."""
+    _check_bins(options)
+    made: dict[str, Analysis] = {}
+    rest: Mapping[str, Any] = dict(options.analyses)
+    ordered = sorted(rest, key=lambda name: rest[name].kind == "roc")  # of an analysis, so after all others
+    for name in ordered:
+        rules = Rules(
+            columns=tuple(data.columns),
+            max_records=options.max_records,
+            sites=len(data.sites),
+            min_cell=options.min_cell,
+            min_hospitals=options.min_hospitals,
+            max_parameter_share=options.max_parameter_share,
+            level=options.level,
+            noisy=noisy,
+            earlier=dict(made),
+        )
+        made[name] = ANALYSES[rest[name].kind](name, rest[name], rules)
+    return tuple(made[name] for name in rest)
+
+
+def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None:
+    """Refuse what no noise in a sum is known to hide, before a record is read."""
+    if not privacy.in_sum:
+        raise ConfigError(
+            "privacy.noise: statistics are sums over all hospitals, which carry their noise",
+            remedy='set privacy.noise = "sum", with privacy.unit = "record" or "group"',
+        )
+    for one in analyses:
+        if not one.noisy:
+            raise ConfigError(
+                f"algorithm.analyses.{one.name}.kind: {one.kind} has no mechanism for noise in the sum",
+                remedy="with [privacy] ask for counts and histograms only, or remove [privacy]",
+            )
+    if "clip_norm" in privacy.model_fields_set:
+        raise ConfigError(
+            "privacy.clip_norm: has no effect with statistics, whose tables bound every record",
+            remedy="remove it",
+        )
+
+
+def _check_bins(options: StatisticsOptions) -> None:
+    """Refuse two divisions of one column: the differences of their cells could be those of a few records."""
+    known: dict[str, int] = {}
+    for name, one in options.analyses.items():
+        if isinstance(one, HistogramOptions) and known.setdefault(one.column, one.bins) != one.bins:
+            raise ConfigError(
+                f"algorithm.analyses.{name}.bins: another histogram divides {one.column!r} into "
+                f"{known[one.column]} cells",
+                remedy="use as many; the difference of two divisions could tell a few records",
+            )

@@ -1,0 +1,179 @@
+"""What is withheld of a table so that no small number of records can be read from it.
+
+A cell with 1 to ``min_cell - 1`` records is withheld, and so are others with it, or it would follow from
+the margins. Decided from totals alone, in whole numbers, so that everybody who repeats the step withholds
+the same.
+
+Source: Hundepool et al. 2012, Statistical Disclosure Control, chapter 4 (complementary suppression).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+WITHHELD: Final = -1.0  # in the place of a count
+
+
+class Reason(IntEnum):
+    """Why a result is withheld; 0 for one that is not."""
+
+    RELEASED = 0
+    UNFINISHED = 1
+    FEW_RECORDS = 2
+    MANY_PARAMETERS = 3
+    DEPENDENT_TERMS = 4
+    SEPARATED = 5
+    NOT_CONVERGED = 6
+    HOSPITALS_CHANGED = 7
+    OTHER_WITHHELD = 8
+    NO_VARIATION = 9
+    FEW_HOSPITALS = 10
+    OUT_OF_RANGE = 11
+    SMALL_CATEGORIES = 12
+
+
+EXPLANATIONS: Final = {
+    Reason.UNFINISHED: "its sums did not come about",
+    Reason.FEW_RECORDS: "fewer records than min_cell",
+    Reason.MANY_PARAMETERS: "too many parameters for so few records or events",
+    Reason.DEPENDENT_TERMS: "terms that follow from the terms before them; remove them from the formula",
+    Reason.SEPARATED: "the terms predict the outcome of some records perfectly, so that no finite estimate "
+    "exists; remove terms, join categories, or set ridge",
+    Reason.NOT_CONVERGED: "no estimate after max_steps steps; raise max_steps, or set ridge",
+    Reason.HOSPITALS_CHANGED: "hospitals left or came back in the last steps; repeat the study, "
+    "with protection.max_dropouts = 0 if all must be in it",
+    Reason.OTHER_WITHHELD: "the analysis that it builds on is withheld",
+    Reason.NO_VARIATION: "a group, an outcome or a column does not vary",
+    Reason.FEW_HOSPITALS: "fewer hospitals than min_hospitals have such records",
+    Reason.SMALL_CATEGORIES: "a category of the formula has fewer records than min_cell, or fewer with or "
+    "without the event; join categories, or leave it out",
+    Reason.OUT_OF_RANGE: "predictions are beyond what the declared columns allow",
+}
+
+NAMING: Final = (Reason.DEPENDENT_TERMS, Reason.SEPARATED, Reason.SMALL_CATEGORIES)  # terms are named then
+
+
+def is_small(count: float, min_cell: int) -> bool:
+    """Whether so many records must not be told; none may be."""
+    return 0 < round(count) < min_cell
+
+
+def suppressed_list(cells: Sequence[float], small: Sequence[bool], min_cell: int) -> list[bool]:
+    """Which numbers of a list with a known total to withhold, where ``small`` ones are.
+
+    With them goes another one that is large enough to say nothing about them: the smallest such.
+    """
+    counts, hidden = [round(cell) for cell in cells], list(small)
+    if not any(hidden):
+        return hidden
+    large = [i for i, count in enumerate(counts) if count >= min_cell and not hidden[i]]
+    if not large:
+        return [True] * len(counts)  # empty ones too: what is left would be the sum of the small ones
+    hidden[min(large, key=lambda i: (counts[i], i))] = True
+    return hidden
+
+
+def suppressed_table(
+    cells: Sequence[Sequence[float]], small: Sequence[Sequence[bool]], min_cell: int
+) -> list[list[bool]] | None:
+    """Which cells of a table with known margins to withhold, where ``small`` ones are; None if all must be.
+
+    Every small cell is a corner of a rectangle of withheld cells whose neighbouring corners have at least
+    ``min_cell`` records: these could move to it without changing a margin, so the margins bound it by no
+    less.
+    """
+    counts, hidden = [[round(cell) for cell in row] for row in cells], [list(row) for row in small]
+    for i, j in [(i, j) for i, row in enumerate(small) for j, one in enumerate(row) if one]:
+        best: tuple[int, int, int] | None = None
+        for k in range(len(counts)):
+            for m in range(len(counts[0])):
+                if k == i or m == j or min(counts[i][m], counts[k][j]) < min_cell:
+                    continue
+                corners = ((i, m), (k, j), (k, m))
+                price = sum(counts[a][b] for a, b in corners if not hidden[a][b])
+                if best is None or (price, k, m) < best:
+                    best = (price, k, m)
+        if best is None:
+            return None
+        _, k, m = best
+        hidden[i][m] = hidden[k][j] = hidden[k][m] = True
+    return hidden
+
+
+@dataclass(frozen=True)
+class Told:
+    """A table as it is told; :data:`WITHHELD` in the place of what is not."""
+
+    cells: list[list[float]]
+    rows: list[float]  # margins
+    columns: list[float]
+    total: float
+
+
+def protected(
+    cells: Sequence[Sequence[float]], small: Sequence[Sequence[bool]], min_cell: int
+) -> Told | None:
+    """A table with its margins, without small numbers and what they follow from; None if it has few records.
+
+    Rows and columns with few records are withheld, margins too, each with another one. Everybody can
+    compute the sum of the withheld ones, so they count as one row, and one column, of the table that is
+    protected then.
+    """
+    counts = [[float(round(cell)) for cell in row] for row in cells]
+    by_row, by_column = [sum(row) for row in counts], [sum(column) for column in zip(*counts, strict=True)]
+    total = sum(by_row)
+    if is_small(total, min_cell):
+        return None
+
+    def marks(
+        sums: Sequence[float], lines: Sequence[Sequence[bool]], of: Sequence[Sequence[float]]
+    ) -> list[bool]:
+        # A line whose cells with records are small, each of them, may be small as a whole.
+        alone = [
+            n > 0 and all(mark for mark, cell in zip(line, values, strict=True) if cell)
+            for n, line, values in zip(sums, lines, of, strict=True)
+        ]
+        return suppressed_list(
+            sums, [is_small(n, min_cell) or one for n, one in zip(sums, alone, strict=True)], min_cell
+        )
+
+    columns_of = [list(column) for column in zip(*counts, strict=True)]
+    out_rows = [False] if len(counts) == 1 else marks(by_row, small, counts)
+    out_columns = (
+        [False]
+        if len(by_column) == 1
+        else marks(by_column, [list(column) for column in zip(*small, strict=True)], columns_of)
+    )
+    kept_rows = [i for i, out in enumerate(out_rows) if not out]
+    kept_columns = [j for j, out in enumerate(out_columns) if not out]
+    rows = [[i] for i in kept_rows] + (
+        [[i for i, out in enumerate(out_rows) if out]] if any(out_rows) else []
+    )
+    columns = [[j] for j in kept_columns]
+    columns += [[j for j, out in enumerate(out_columns) if out]] if any(out_columns) else []
+    joined = [[sum(counts[i][j] for i in r for j in c) for c in columns] for r in rows]
+    alone = [
+        [
+            small[r[0]][c[0]] if len(r) == len(c) == 1 else is_small(joined[a][b], min_cell)
+            for b, c in enumerate(columns)
+        ]
+        for a, r in enumerate(rows)
+    ]
+    hidden = [[False] * len(columns) for _ in rows]
+    if len(rows) > 1 and len(columns) > 1:
+        found = suppressed_table(joined, alone, min_cell)
+        hidden = [[True] * len(columns) for _ in rows] if found is None else found
+    told = [[WITHHELD] * len(by_column) for _ in counts]
+    for a, i in enumerate(kept_rows):
+        for b, j in enumerate(kept_columns):
+            if not hidden[a][b]:
+                told[i][j] = counts[i][j]
+    return Told(
+        told,
+        [WITHHELD if out else n for n, out in zip(by_row, out_rows, strict=True)],
+        [WITHHELD if out else n for n, out in zip(by_column, out_columns, strict=True)],
+        total,
+    )

@@ -1,0 +1,178 @@
+"""``kaplan-meier``: survival by group, with Greenwood's errors and the log-rank test.
+
+Estimates are those of every time of the grid; told are the times between which ``min_cell`` events or more
+lie, and the number at risk is rounded down to a multiple of ``min_cell``.
+
+Source: Kaplan and Meier 1958; Greenwood 1926; Kalbfleisch and Prentice 2002, section 1.4 (intervals,
+log-rank).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from secfed.algorithms.data.tabular.columns import Column, Table
+from secfed.algorithms.statistics.analysis import (
+    Analysis,
+    Part,
+    Shapes,
+    State,
+    Values,
+    finish,
+    hide,
+    positions,
+    tally,
+    tensor,
+)
+from secfed.algorithms.statistics.arithmetic import cholesky, dot, solve
+from secfed.algorithms.statistics.disclosure import Reason, is_small
+from secfed.algorithms.statistics.options import KaplanMeierOptions
+from secfed.algorithms.statistics.results import Figure, Result, ResultTable
+from secfed.algorithms.statistics.survival import Times, at_risk
+
+
+class KaplanMeier(Analysis):
+    """One time and event, by group."""
+
+    kind = "kaplan-meier"
+
+    def _read(self, options: KaplanMeierOptions) -> None:
+        self.times = Times(self, options)
+        self.by: Column | None = None if options.by is None else self.column("by", options.by, "category")
+        self.groups = ("all",) if self.by is None else self.by.categories
+
+    def parts(self, step: int) -> Sequence[Part]:
+        """Events, and records that leave without one, of each group at each time."""
+        del step
+        shape = (len(self.groups), self.times.count)
+        return Part("events", shape), Part("censored", shape)
+
+    def shapes(self) -> Shapes:
+        """At risk, survival and Greenwood's sum; the test; records and events of each group."""
+        groups = len(self.groups)
+        return {"curves": (groups, self.times.count, 3), "test": (2,), "sizes": (groups, 2)}
+
+    def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values]:
+        """Two tallies of complete records."""
+        del step, given
+        rows = table.complete((*self.times.needs, *([self.by.name] if self.by else [])))
+        where, events = self.times.of(table, rows)
+        group = np.zeros(len(where), np.int64)
+        if self.by is not None:
+            group = positions(table.values[self.by.name][rows], len(self.groups))
+        shape = (len(self.groups), self.times.count)
+        return {
+            "events": tally(group[events], where[events], shape),
+            "censored": tally(group[~events], where[~events], shape),
+        }
+
+    def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:
+        """Curves and test; nothing at all if a group or its events are few."""
+        del step, same
+        events = [[float(round(d)) for d in row] for row in totals["events"].tolist()]
+        censored = [[float(round(c)) for c in row] for row in totals["censored"].tolist()]
+        sizes = [[sum(d) + sum(c), sum(d)] for d, c in zip(events, censored, strict=True)]
+        if any(is_small(n, self.min_cell) for size in sizes for n in (*size, size[0] - size[1])):
+            return hide(state, Reason.FEW_RECORDS)
+        if not sum(size[1] for size in sizes):
+            return hide(state, Reason.NO_VARIATION)
+        risks = [
+            at_risk([a + b for a, b in zip(d, c, strict=True)]) for d, c in zip(events, censored, strict=True)
+        ]
+        state["curves"] = tensor([self._curve(d, n) for d, n in zip(events, risks, strict=True)])
+        state["test"] = tensor(_log_rank(events, risks))
+        state["sizes"] = tensor(sizes)
+        finish(state)
+        return None
+
+    def _curve(self, events: Sequence[float], risk: Sequence[float]) -> list[list[float]]:
+        survival, spread, new = 1.0, 0.0, 0.0
+        rows = []
+        for j, (d, n) in enumerate(zip(events, risk, strict=True)):
+            if d:
+                survival *= 1.0 - d / n
+                spread += d / (n * (n - d)) if n > d else math.inf
+                new += d
+            told = (j == 0 and not d) or (new >= self.min_cell and n >= self.min_cell)
+            if told:
+                new = 0.0
+                rows.append([self.min_cell * (n // self.min_cell), survival, spread])
+            else:
+                rows.append([math.nan] * 3)
+        return rows
+
+    def released(self, state: State) -> State:
+        """Curves as far as they are told, test and sizes."""
+        return {name: state[name] for name in ("curves", "test", "sizes")}
+
+    def result(self, released: Mapping[str, Values]) -> Result:
+        """A table of each curve, and the test."""
+        from scipy.stats import chi2, norm
+
+        reach = float(norm.ppf((1 + self.rules.level) / 2))
+        unit = f" ({self.times.time.unit})" if self.times.time.unit else ""
+        tables, series, curves = [], {}, {}
+        for g, name in enumerate(self.groups):
+            rows = []
+            for j, (risk, survival, spread) in enumerate(released["curves"][g].tolist()):
+                if math.isnan(survival):
+                    continue
+                low, high = _interval(survival, spread, reach)
+                error = survival * math.sqrt(spread) if survival > 0 else 0.0
+                rows.append((j * self.times.interval, round(risk), survival, error, low, high))
+            header = ("time", "at risk", "survival", "se", "low", "high")
+            tables.append(ResultTable(f"Survival: {name}", header, tuple(rows)))
+            series[name] = [(row[0], row[2]) for row in rows]
+            curves[name] = {
+                key.replace(" ", "_"): [row[k] for row in rows] for k, key in enumerate(header)
+            } | {
+                "n": round(float(released["sizes"][g][0])),
+                "events": round(float(released["sizes"][g][1])),
+                "median": next((row[0] for row in rows if row[2] <= 0.5), None),
+            }
+        values: dict[str, object] = {"curves": curves, "interval": self.times.interval}
+        statistic, degrees = (float(one) for one in released["test"])
+        if degrees:
+            test = {"statistic": statistic, "df": degrees, "p": float(chi2.sf(statistic, degrees))}
+            values["log_rank"] = test
+            tables.append(ResultTable("Log-rank test", tuple(test), (tuple(test.values()),)))
+        title = "Survival" + ("" if self.by is None else f" by {self.by.name}")
+        figure = Figure("step", title, self.times.time.name + unit, "survival", series)
+        note = f"told are times between which {self.min_cell} events or more lie; at risk is rounded down"
+        return Result(values, tuple(tables), (figure,), (note,))
+
+
+def _interval(survival: float, spread: float, reach: float) -> tuple[float, float]:
+    """On the scale of log(-log S)."""
+    if not 0 < survival < 1 or not math.isfinite(spread):
+        return survival, survival
+    half = reach * math.sqrt(spread) / abs(math.log(survival))
+    return survival ** math.exp(half), survival ** math.exp(-half)
+
+
+def _log_rank(events: Sequence[Sequence[float]], risks: Sequence[Sequence[float]]) -> list[float]:
+    """Statistic and degrees of freedom, over the groups that have records."""
+    groups = [g for g, risk in enumerate(risks) if risk[0] > 0]
+    k = len(groups) - 1
+    if k < 1:
+        return [0.0, 0.0]
+    excess = [0.0] * k
+    variance = [[0.0] * k for _ in range(k)]
+    for j in range(len(events[0])):
+        d, n = sum(events[g][j] for g in groups), sum(risks[g][j] for g in groups)
+        if not d:
+            continue
+        shares = [risks[g][j] / n for g in groups[:k]]
+        factor = d * (n - d) / (n - 1.0) if n > 1 else 0.0
+        for a in range(k):
+            excess[a] += events[groups[a]][j] - d * shares[a]
+            for b in range(k):
+                variance[a][b] += factor * shares[a] * ((1.0 if a == b else 0.0) - shares[b])
+    try:
+        return [dot(excess, solve(cholesky(variance), excess)), float(k)]
+    except ArithmeticError:
+        return [0.0, 0.0]

@@ -1,0 +1,86 @@
+"""The server's half of ``statistics``; sees totals only, and releases less than that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from secfed.algorithms.framework.base import Metrics, ServerProgram, SiteId, planned_for
+from secfed.algorithms.framework.server_state import copies, model_of, part_of
+from secfed.algorithms.statistics.analysis import DONE, MARKS, NOISE, STATUS, STEP, Analysis
+from secfed.algorithms.statistics.disclosure import NAMING, Reason
+from secfed.algorithms.statistics.plan import Step
+from secfed.wire.layout import Exchange, State, Totals
+
+ANSWERED = "answered"  # [steps, sites] float64: 1 where a site is in the sum of a step
+
+
+class StatisticsServer(ServerProgram):
+    """The state of every analysis, by ``NAME/...``."""
+
+    def __init__(self, analyses: Sequence[Analysis], plan: Sequence[Step], sites: Sequence[SiteId]) -> None:
+        self._analyses, self._plan, self._sites = tuple(analyses), tuple(plan), tuple(sites)
+        self._state: dict[str, torch.Tensor] = {
+            ANSWERED: torch.zeros(len(plan), len(sites), dtype=torch.float64)
+        }
+        for analysis in analyses:
+            own = {**analysis.shapes(), DONE: (), STATUS: (), STEP: ()}
+            self._state |= {
+                f"{analysis.name}/{name}": torch.zeros(shape, dtype=torch.float64)
+                for name, shape in own.items()
+            }
+            self._state[f"{analysis.name}/{STATUS}"] += Reason.UNFINISHED
+
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        """What this step needs, and no more."""
+        return {name: self._state[name].clone() for name in self._step(round_number, exchange).given}
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Take in one step of every analysis that is not done."""
+        step = self._step(round_number, exchange)
+        row = self._state[ANSWERED][step.number - 1]
+        for column, site in enumerate(self._sites):
+            row[column] = float(site in totals.survivors)
+        for analysis in step.analyses:
+            own = part_of(self._state, f"{analysis.name}/")
+            if bool(own[DONE]):
+                continue
+            before = self._state[ANSWERED][step.number - 2] if step.number > 1 else row
+            own[STEP] = torch.tensor(float(step.number), dtype=torch.float64)
+            own |= {name: self._state[name] for name in analysis.reads}
+            if NOISE in own:
+                own[NOISE] = torch.tensor(totals.noise, dtype=torch.float64)
+            found = part_of(totals, f"{analysis.name}/")
+            analysis.absorb(step.number - analysis.first, found, own, same=torch.equal(before, row))
+            self._state |= {
+                f"{analysis.name}/{name}": value for name, value in own.items() if name not in analysis.reads
+            }
+
+    def _step(self, round_number: int, exchange: Exchange) -> Step:
+        return planned_for(exchange, round_number, self._plan if round_number == 1 else ())
+
+    def model(self) -> State:
+        """What is released of every analysis, its status and step, and who answered."""
+        model = {ANSWERED: self._state[ANSWERED].clone()}
+        for analysis in self._analyses:
+            own = copies(part_of(self._state, f"{analysis.name}/"))
+            kept = {STATUS: own[STATUS], STEP: own[STEP]}
+            if float(own[STATUS]) == Reason.RELEASED:
+                kept |= analysis.released(own)
+            elif float(own[STATUS]) in NAMING and MARKS in own:
+                kept[MARKS] = own[MARKS]
+            model |= {f"{analysis.name}/{name}": value for name, value in kept.items()}
+        return model
+
+    def metrics(self) -> Mapping[int, Metrics]:
+        """None: results are in the model."""
+        return {}
+
+    def save(self) -> State:
+        """The state."""
+        return copies(self._state)
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`."""
+        self._state = model_of(state, self._state, start="")

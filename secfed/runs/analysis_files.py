@@ -1,0 +1,105 @@
+"""What ``secfed analyse`` writes: analysis.json, a page by itself, and a CSV file for each table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from secfed.algorithms.statistics.report import as_json
+from secfed.algorithms.statistics.results import Cell, Reported, ResultTable
+from secfed.runs.analysis_svg import svg
+from secfed.storage.atomic import write_atomic
+
+ANALYSIS_FILE: Final = "analysis.json"
+ANALYSIS_PAGE: Final = "analysis.html"
+
+_STYLE: Final = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid #8884; }
+th:first-child, td:first-child { text-align: left; }
+svg { width: 100%; max-width: 44rem; }
+.faint { opacity: .75; }
+.withheld { border-left: 4px solid #d55e00; padding-left: .8rem; }
+"""
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def write_analysis(folder: Path, study: str, reported: Sequence[Reported], sites: int) -> None:
+    """Write everything into a folder."""
+    write_atomic(folder / ANALYSIS_FILE, analysis_json(reported).encode())
+    write_atomic(folder / ANALYSIS_PAGE, page(study, reported, sites).encode())
+    for one in reported:
+        for number, table in enumerate(one.result.tables, start=1):
+            write_atomic(folder / f"{one.name}-{number}.csv", _csv(table).encode())
+
+
+def analysis_json(reported: Sequence[Reported]) -> str:
+    """The text of analysis.json."""
+    return json.dumps(as_json(reported), indent=2) + "\n"
+
+
+def covered(one: Reported, sites: int) -> str:
+    """Which hospitals the numbers stand for, in one sentence."""
+    if not one.hospitals:
+        return "No sum of it came about."
+    text = f"{len(one.hospitals)} of {sites} hospitals: {', '.join(one.hospitals)}."
+    if one.changed:
+        return text + " Others took part in an earlier step; the numbers are of these only."
+    return text
+
+
+def shown(cell: Cell) -> str:
+    """A cell as people read it."""
+    if cell is None:
+        return "withheld"
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int) or math.isnan(cell):
+        return str(cell)
+    if cell != 0 and not 1e-4 <= abs(cell) < 1e6:
+        return f"{cell:.3g}"
+    return f"{cell:.4g}" if abs(cell) < 1e4 else f"{cell:.0f}"
+
+
+def page(study: str, reported: Sequence[Reported], sites: int) -> str:
+    """One HTML page without a script and without a reference to anything outside it."""
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f"<title>{escape(study)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{escape(study)}</h1>",
+    ]
+    for one in reported:
+        parts.append(f"<h2>{escape(one.name)} <small class='faint'>{escape(one.kind)}</small></h2>")
+        parts.append(f"<p class='faint'>{escape(covered(one, sites))}</p>")
+        if one.withheld is not None:
+            parts.append(f"<p class='withheld'>Withheld: {escape(one.withheld)}.</p>")
+        parts += [_table(table) for table in one.result.tables]
+        parts += [svg(figure) for figure in one.result.figures]
+        parts += [f"<p class='faint'>{escape(note)}</p>" for note in one.result.notes]
+    return "\n".join([*parts, "</body></html>"]) + "\n"
+
+
+def _table(table: ResultTable) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(shown(cell))}</td>" for cell in row) + "</tr>" for row in table.rows
+    )
+    return f"<table><caption>{escape(table.title)}</caption><tr>{head}</tr>{rows}</table>"
+
+
+def _csv(table: ResultTable) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(["" if cell is None or cell != cell else cell for cell in row] for row in table.rows)
+    return out.getvalue()

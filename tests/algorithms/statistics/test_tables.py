@@ -1,0 +1,245 @@
+"""Tables, tests and curves are those of the pooled records, and tell no small number of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secfed.algorithms.data.tabular.columns import Column
+from tests.algorithms.statistics_case import of_kind, run, study
+
+stats = pytest.importorskip("scipy.stats")
+
+COLUMNS = (
+    Column.number("age", 18, 98, "years"),
+    Column.number("score", 0, 10),
+    Column.category("sex", ("f", "m")),
+    Column.category("stage", ("i", "ii", "iii")),
+    Column.number("time", 0, 60),
+    Column.category("dead", ("no", "yes")),
+)
+
+
+def records(n: int = 200) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    age = rng.uniform(20, 90, n)
+    return {
+        "age": np.where(rng.random(n) < 0.1, np.nan, age),
+        "score": np.clip(age / 15 + rng.normal(size=n), 0, 10),
+        "sex": rng.integers(0, 2, n) * 1.0,
+        "stage": np.where(rng.random(n) < 0.1, np.nan, rng.integers(0, 3, n)),
+        "time": rng.integers(1, 60, n) * 1.0,
+        "dead": (rng.random(n) < 0.6) * 1.0,
+    }
+
+
+RECORDS = records()
+
+
+def test_a_cross_table_and_its_chi_square() -> None:
+    values = of_kind(COLUMNS, RECORDS, kind="counts", columns=["stage", "sex"]).result.values
+    known = ~np.isnan(RECORDS["stage"])
+    table = np.zeros((3, 2))
+    np.add.at(table, (RECORDS["stage"][known].astype(int), RECORDS["sex"][known].astype(int)), 1)
+    assert values["counts"]["iii"]["m"] == table[2, 1]
+    wanted = stats.chi2_contingency(table, correction=False)
+    assert values["chi_square"]["statistic"] == pytest.approx(wanted.statistic, abs=1e-10)
+    assert values["chi_square"]["p"] == pytest.approx(wanted.pvalue, abs=1e-12)
+    assert values["n"] == 200
+
+
+def test_a_description_by_group() -> None:
+    found = of_kind(COLUMNS, RECORDS, kind="describe", columns=["age", "stage"], by="sex")
+    age = found.result.values["columns"]["age"]
+    for g in range(2):
+        own = RECORDS["age"][RECORDS["sex"] == g]
+        known = own[~np.isnan(own)]
+        assert age["n"][g] == len(known)
+        assert age["missing"][g] == len(own) - len(known)
+        assert age["mean"][g] == pytest.approx(known.mean(), abs=1e-10)
+        assert age["sd"][g] == pytest.approx(known.std(ddof=1), abs=1e-10)
+        assert age["median"][g] == pytest.approx(np.median(known), abs=1.0)
+    known = RECORDS["age"][~np.isnan(RECORDS["age"])]
+    assert age["mean"][-1] == pytest.approx(known.mean(), abs=1e-10)
+    assert age["q75"][-1] == pytest.approx(np.quantile(known, 0.75), abs=1.0)
+    assert age["quantile_width"] == 0.4
+    assert found.result.values["columns"]["stage"]["counts"]["ii"][-1] == int((RECORDS["stage"] == 1).sum())
+
+
+def test_a_histogram() -> None:
+    values = of_kind(COLUMNS, RECORDS, kind="histogram", column="age", bins=8, by="sex").result.values
+    own = RECORDS["age"][RECORDS["sex"] == 1]
+    counts = np.histogram(own[~np.isnan(own)], bins=8, range=(18, 98))[0].tolist()
+    told = values["counts"]["m"]
+    assert [n for n in told if n is not None] == [
+        n for n, out in zip(counts, told, strict=True) if out is not None
+    ]
+    assert all(out is None for n, out in zip(counts, told, strict=True) if 0 < n < 5)
+    assert told.count(None) <= sum(0 < n < 5 for n in counts) + 1
+    assert values["missing"]["m"] == int(np.isnan(own).sum())
+
+
+def test_welchs_test() -> None:
+    values = of_kind(COLUMNS, RECORDS, kind="t-test", column="age", by="sex").result.values
+    groups = [RECORDS["age"][(RECORDS["sex"] == g) & ~np.isnan(RECORDS["age"])] for g in range(2)]
+    wanted = stats.ttest_ind(*groups, equal_var=False)
+    interval = wanted.confidence_interval(0.95)
+    assert values["t"] == pytest.approx(wanted.statistic, abs=1e-10)
+    assert values["p"] == pytest.approx(wanted.pvalue, abs=1e-12)
+    assert (values["low"], values["high"]) == pytest.approx((interval.low, interval.high), abs=1e-10)
+
+
+def test_correlations_and_components() -> None:
+    values = of_kind(COLUMNS, RECORDS, kind="correlation", columns=["age", "score", "time"]).result.values
+    known = ~np.isnan(RECORDS["age"])
+    rows = np.array([RECORDS[name][known] for name in ("age", "score", "time")])
+    assert values["correlation"] == pytest.approx(np.corrcoef(rows), abs=1e-10)
+    assert values["p"][0, 1] == pytest.approx(stats.pearsonr(rows[0], rows[1]).pvalue, abs=1e-12)
+    assert values["component_shares"] == pytest.approx(
+        np.sort(np.linalg.eigvalsh(np.corrcoef(rows)))[::-1] / 3, abs=1e-10
+    )
+
+
+def test_survival_by_group() -> None:
+    lifelines = pytest.importorskip("lifelines", reason="to compare with")
+    values = of_kind(
+        COLUMNS, RECORDS, kind="kaplan-meier", time="time", event="dead", interval=1.0, by="sex"
+    ).result.values
+    for g, name in enumerate("fm"):
+        own = RECORDS["sex"] == g
+        fitted = lifelines.KaplanMeierFitter().fit(RECORDS["time"][own], RECORDS["dead"][own])
+        curve = values["curves"][name]
+        wanted = fitted.survival_function_at_times(curve["time"]).to_numpy()
+        assert curve["survival"] == pytest.approx(wanted, abs=1e-8)
+        limits = fitted.confidence_interval_.loc[curve["time"]].to_numpy()[1:]
+        assert pytest.approx(limits, abs=1e-8) == np.array([curve["low"][1:], curve["high"][1:]]).T
+        steps = -np.diff([0, *[round(d) for d in _events_before(own, curve["time"])]])
+        assert (steps[1:] <= -5).all()
+        assert all(n % 5 == 0 for n in curve["at_risk"])
+    test = lifelines.statistics.multivariate_logrank_test(RECORDS["time"], RECORDS["sex"], RECORDS["dead"])
+    assert values["log_rank"]["statistic"] == pytest.approx(test.test_statistic, abs=1e-8)
+    assert values["log_rank"]["p"] == pytest.approx(test.p_value, abs=1e-8)
+
+
+def _events_before(own: np.ndarray, times: list[float]) -> list[int]:
+    return [int(((RECORDS["time"] <= t) & own & (RECORDS["dead"] > 0)).sum()) for t in times]
+
+
+def test_area_under_the_curve_with_delongs_interval() -> None:
+    pytest.importorskip("formulaic", reason="formulas need the extra analyse")
+    glm = {"kind": "glm", "family": "binomial", "formula": "dead ~ score + sex"}
+    _, found = run(study(COLUMNS, RECORDS, {"auc": {"kind": "roc", "of": "glm"}, "glm": glm}))
+    coefficients = dict(
+        zip(found["glm"].result.values["terms"], found["glm"].result.values["coefficients"], strict=True)
+    )
+    eta = coefficients["Intercept"] + coefficients["score"] * RECORDS["score"]
+    scores = 1 / (1 + np.exp(-(eta + coefficients["sex[T.m]"] * RECORDS["sex"])))
+    binned, dead = np.floor(scores * 500), RECORDS["dead"] > 0
+    wins = np.sign(binned[dead][:, None] - binned[~dead][None]) / 2 + 0.5
+    variance = wins.mean(axis=1).var(ddof=1) / dead.sum() + wins.mean(axis=0).var(ddof=1) / (~dead).sum()
+    values = found["auc"].result.values
+    assert values["auc"] == pytest.approx(wins.mean(), abs=1e-10)
+    assert values["se"] == pytest.approx(math.sqrt(variance), abs=1e-10)
+    exact = (np.sign(scores[dead][:, None] - scores[~dead][None]) / 2 + 0.5).mean()
+    assert values["auc"] == pytest.approx(exact, abs=2e-3)
+    assert np.diff(values["true_positive_rate"]).min() >= 5 / dead.sum() - 1e-12
+
+
+def test_a_curve_of_a_withheld_regression_is_withheld() -> None:
+    pytest.importorskip("formulaic", reason="formulas need the extra analyse")
+    own = {**RECORDS, "dead": (np.arange(200) < 3) * 1.0}
+    glm = {"kind": "glm", "family": "binomial", "formula": "dead ~ score"}
+    model, found = run(study(COLUMNS, own, {"glm": glm, "auc": {"kind": "roc", "of": "glm"}}))
+    assert found["auc"].withheld is not None
+    assert found["auc"].withheld.startswith("other_withheld")
+    assert set(model) == {
+        "answered",
+        *(f"{name}/{key}" for name in ("glm", "auc") for key in ("status", "step")),
+    }
+
+
+# --- small numbers ---
+
+
+def few(count: int) -> dict[str, np.ndarray]:
+    """So many men of stage iii, and many of everybody else."""
+    stage, sex = np.arange(200) % 3 * 1.0, np.arange(200) // 3 % 2 * 1.0
+    men = (stage == 2) & (sex == 1)
+    stage = np.where(men & (np.cumsum(men) > count), 0.0, stage)
+    return {**RECORDS, "stage": stage, "sex": sex}
+
+
+def test_a_small_cell_and_what_it_follows_from_are_withheld() -> None:
+    found = of_kind(COLUMNS, few(3), kind="counts", columns=["stage", "sex"])
+    counts = found.result.values["counts"]
+    hidden = {(row, column) for row in counts for column in ("f", "m") if counts[row][column] is None}
+    assert ("iii", "m") in hidden
+    for rows in ({row for row, _ in hidden},):
+        for row in rows:
+            assert sum(one == row for one, _ in hidden) >= 2
+    for column in ("f", "m"):
+        assert sum(one == column for _, one in hidden) >= 2
+    assert found.result.values["chi_square"] is None  # of a table of two, it would give the cell away
+    at_limit = of_kind(COLUMNS, few(5), kind="counts", columns=["stage", "sex"]).result.values["counts"]
+    assert at_limit["iii"]["m"] == 5
+    assert (
+        of_kind(COLUMNS, few(0), kind="counts", columns=["stage", "sex"]).result.values["counts"]["iii"]["m"]
+        == 0
+    )
+
+
+def test_a_cell_that_one_hospital_alone_has_is_withheld() -> None:
+    own = few(30)
+    men = (own["stage"] == 2) & (own["sex"] == 1)
+    of = np.where(men, 0, np.arange(200) % 4)
+    found = of_kind(COLUMNS, own, kind="counts", columns=["stage", "sex"], of_site=of)
+    assert found.result.values["counts"]["iii"]["m"] is None
+
+
+def test_a_small_group_is_in_no_description() -> None:
+    own = {**RECORDS, "stage": np.where(np.arange(200) < 3, 2.0, np.arange(200) % 2)}
+    found = of_kind(COLUMNS, own, kind="describe", columns=["age", "sex"], by="stage").result.values
+    assert found["n"][2] is None
+    assert sum(one is None for one in found["n"]) >= 2
+    age = found["columns"]["age"]
+    for g, n in enumerate(found["n"]):
+        if n is None:
+            assert math.isnan(age["mean"][g])
+            assert age["n"][g] is None
+    assert age["mean"][-1] == pytest.approx(np.nanmean(own["age"]), abs=1e-10)
+
+
+def test_few_missing_values_are_not_counted() -> None:
+    own = {**RECORDS, "age": np.where(np.arange(200) < 2, np.nan, 50.0 + np.arange(200) % 7)}
+    age = of_kind(COLUMNS, own, kind="describe", columns=["age"], by="sex").result.values["columns"]["age"]
+    assert None in age["missing"][:-1]
+    assert age["missing"][-1] is None
+    assert not math.isnan(age["mean"][-1])
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        {"kind": "t-test", "column": "age", "by": "sex"},
+        {"kind": "kaplan-meier", "time": "time", "event": "dead", "interval": 1.0, "by": "sex"},
+        {"kind": "correlation", "columns": ["age", "time"]},
+        {"kind": "describe", "columns": ["age"]},
+    ],
+)
+def test_few_records_give_nothing(analysis: dict[str, Any]) -> None:
+    own = {name: values[:200] for name, values in RECORDS.items()} | {"sex": (np.arange(200) < 3) * 1.0}
+    if "by" not in analysis:
+        own = {name: values[:4] for name, values in own.items()}
+    found = of_kind(COLUMNS, own, **analysis)
+    assert found.withheld is not None
+    assert found.withheld.startswith("few_records")
+
+
+def test_no_quantile_is_told_of_a_few() -> None:
+    own = {name: values[:16] for name, values in RECORDS.items()} | {"age": np.arange(16) + 30.0}
+    age = of_kind(COLUMNS, own, kind="describe", columns=["age"]).result.values["columns"]["age"]
+    assert math.isnan(age["q25"][0])
+    assert not math.isnan(age["median"][0])
