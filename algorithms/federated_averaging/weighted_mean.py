@@ -239,7 +239,8 @@ class WeightedMeanServer(ModelServer):
         if statistics is not None and exchange in statistics.exchanges:
             self._model.update(statistics.found(exchange, totals))
             return
-        version = min(round_number - 1, round_number if self.stopped is None else self.stopped)
+        # After the end of training all rounds measure the same model.
+        version = round_number - 1 if self.stopped is None else min(round_number - 1, self.stopped)
         metrics = self._metrics.of(version)
         noise = self._algorithm.metric_noise(totals)
         metrics.update(classification.finish(totals, self._algorithm.data.classes, deviation=noise))
