@@ -3,8 +3,10 @@
     python benchmarks/adapters.py
 
 Prints the table of docs/studies.md. The transformer is timm's with the given width and depth, for the images
-of the data set ``digits``; it is not pretrained, so what it learns says nothing and is not shown. Bytes are of
-one hospital in one round; processor seconds of all four and of the aggregator, the closing evaluation included.
+of the data set ``digits``; it is not pretrained, so what it learns says nothing and is not shown.
+
+Bytes are of one hospital in one round; processor seconds of all four and of the aggregator, the closing
+evaluation included.
 """
 
 from __future__ import annotations
