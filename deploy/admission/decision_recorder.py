@@ -70,7 +70,11 @@ class SiteDecisions:
         policy = hashlib.sha256(private_files.read(self._site.policy_path, "a policy")).hexdigest()
         persons = [
             ByPerson(
-                item.digest, item.name, item.state is ApprovalState.APPROVED, int(item.since.timestamp())
+                item.digest,
+                item.name,
+                item.state is ApprovalState.APPROVED,
+                int(item.since.timestamp()),
+                item.by,
             )
             for item in Approvals(self._site.approvals_path).decided()
         ]

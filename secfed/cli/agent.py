@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,19 +16,17 @@ from secfed.cli.asking import passphrase_of
 from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
 from secfed.crypto.identity import grouped
-from secfed.deploy.admission import kept_offers, near_twins
+from secfed.deploy.admission import kept_offers, near_twins, persons
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent import control
 from secfed.deploy.agent.control import make_state_folder, only_agent
 from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard, read_status
-from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.policy.policy import Policy
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
 from secfed.dp.ledger.ledger import SPENT, verify
-from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
+from secfed.errors import ConfigError, SecfedError
 from secfed.runs.run_folder import ledger_file
 from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
@@ -136,32 +135,28 @@ def approve(
     an earlier one, that is shown, and nothing is approved without --near-twin.
     """
     site = SiteFolder(folder)
-    approvals = Approvals(site.approvals_path)
 
-    def shown(digest: str) -> str:
+    def show(digest: str, twins: Sequence[near_twins.NearTwin]) -> None:
         _show_offer(site, digest)
-        twins = near_twins.noted(site.state, digest)
         for twin in twins:
             typer.echo(f"Near twin of {plain_text(twin.text)}")
         if twins:
             typer.echo(near_twins.WARNING)
-        if twins and not near_twin:
-            raise PolicyRefused(
-                "not approved: the study resembles an earlier one",
-                remedy=f"if that is intended: secfed agent approve {digest[:16]} --near-twin{at(folder)}",
-            )
-        return near_twins.fingerprint(twins)
 
-    item = approvals.approve_what(study, messages.utc_now(), shown)
+    item = persons.approve(site, study, persons.account(), despite_twins=near_twin, show=show)
     if item.state is ApprovalState.APPROVED:
         typer.echo(f"Approved {item.name}  {grouped(item.digest)}")
-        _record(site, "the agent serves no study before its approval is recorded")
+        _record(site, persons.APPROVED_LATER)
+        return
+    if item.state is ApprovalState.HELD:
+        typer.echo(f"Noted: {item.by} approves {item.name}  {grouped(item.digest)}")
+        typer.echo("It runs once a second person approves it, as policy.toml wants.")
         return
     typer.echo(f"No longer refused: {item.name or item.digest}. No study is approved by this.")
-    for other in approvals.all():
+    for other in Approvals(site.approvals_path).all():
         if item.name and other.name == item.name:
             typer.echo(f"To approve one: secfed agent approve {other.digest[:16]}{at(folder)}")
-    _record(site, "it holds, and the agent records it when it can")
+    _record(site, persons.REFUSED_LATER)
 
 
 @agent_app.command()
@@ -172,7 +167,7 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     """
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    item = approvals.refuse_what(study, messages.utc_now())
+    item = persons.refuse(site, study, persons.account())
     if item.digest:
         typer.echo(f"Refused {item.name or 'a study that has not asked yet'}  {item.digest}")
         if item.name:
@@ -214,11 +209,8 @@ def _show_offer(site: SiteFolder, digest: str) -> bool:
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:
-    try:
-        if not record_now(site):
-            typer.echo("The agent records this, before any study works.")
-    except SecfedError as error:
-        raise TranscriptError(f"it is not in the decision log: {error}", remedy=otherwise) from None
+    if not persons.record(site, otherwise):
+        typer.echo("The agent records this, before any study works.")
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:
