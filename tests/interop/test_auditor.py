@@ -150,6 +150,10 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
         run.site, lambda x: [*x, run.ledger.read_bytes().splitlines(keepends=True)[-1]]
     ),
     "the end of a site's transcript": lambda run: run.lines(run.other, lambda x: x[:-2]),
+    "the end of a site's transcript, and the aggregator closes again": lambda run: (
+        run.resigned(run.central, lambda x: x.append((CLOSED, {**x[-1][1], "delivered": []}))),
+        run.lines(run.other, lambda x: x[:-2]),
+    ),
     "the end of the aggregator's transcript": lambda run: run.lines(run.central, lambda x: x[:-2]),
     "an older copy of a ledger": lambda run: run.lines(run.ledger, lambda x: x[:-1]),
     "a folder of a stranger": lambda run: shutil.copytree(
@@ -430,6 +434,26 @@ def test_what_no_record_shows_by_itself(verifier: ModuleType, case: Case, tmp_pa
             model.unlink()
     assert verifier.main([str(run.path)]) == 0
     assert not run.problems()
+
+
+def test_whose_records_are_not_here_is_said(
+    verifier: ModuleType, case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing contradicts records that are not there; an agent's own folder is all that it is meant to be."""
+    run = Run(case, tmp_path / "run")
+    shutil.rmtree(run.other.parent)
+    run.ledger.unlink()
+    assert verifier.main([str(run.path)]) == 0
+    said = capsys.readouterr().out
+    assert f"not here, or not verified: the transcripts of {OTHER}\n" in said
+    assert f"{run.site}: its ledger 'wards' is not here, or not verified\n" in said
+    notes = check([run.path], [], None, []).notes
+    assert any(f"no transcript is here of {OTHER}, which" in note for note in notes)
+    assert any("the ledger of data set 'wards' is not among" in note for note in notes)
+    shutil.copy(run.path / "roster.json", run.site.parent)
+    verifier.main([str(run.site.parent)])
+    assert "the transcripts of" not in capsys.readouterr().out
+    assert not any("no transcript" in note for note in check([run.site.parent], [], None, []).notes)
 
 
 def test_a_head_that_was_shown_earlier_shows_a_cut_end(
