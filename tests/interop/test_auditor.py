@@ -450,10 +450,12 @@ def test_whose_records_are_not_here_is_said(
     notes = check([run.path], [], None, []).notes
     assert any(f"no transcript is here of {OTHER}, which" in note for note in notes)
     assert any("the ledger of data set 'wards' is not among" in note for note in notes)
-    shutil.copy(run.path / "roster.json", run.site.parent)
-    verifier.main([str(run.site.parent)])
+    own = tmp_path / "state"
+    shutil.copytree(run.site.parent, own / "studies" / "audited")
+    shutil.copy(run.path / "roster.json", own)
+    verifier.main([str(own)])
     assert "the transcripts of" not in capsys.readouterr().out
-    assert not any("no transcript" in note for note in check([run.site.parent], [], None, []).notes)
+    assert not any("no transcript" in note for note in check([own], [], None, []).notes)
 
 
 def test_a_head_that_was_shown_earlier_shows_a_cut_end(
