@@ -82,7 +82,8 @@ def noisy_scores(table: torch.Tensor, deviation: float) -> dict[str, float]:
     again = np.array([_of_counts(noisy + draw) for draw in draws])
     shifted = np.array([_of_counts(noisy + shift) for shift in (-deviation, deviation)])
     for at, name in enumerate(("nmi", "ari")):
-        error = _quantile_95(np.abs(again[:, at] - found[at])) + float(np.abs(shifted[:, at] - found[at]).max())
+        off, shift = (np.abs(by[:, at] - found[at]) for by in (again, shifted))
+        error = _quantile_95(off) + float(shift.max())
         made |= stated(name, found[at], error)
     return made
 

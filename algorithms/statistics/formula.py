@@ -151,7 +151,7 @@ def design(formula: str, columns: tuple[Column, ...]) -> Design:
         factors = [_factor(text, columns) for text in term]
         numeric = [factor.text for factor in factors if not factor.categories]
         categorical = [factor.text for factor in factors if factor.categories]
-        # Counted before they are made: k categories together are at least 2^k columns, and a few can be millions.
+        # Counted before they are made: k categories span 2^k columns or more, and a few can span millions.
         fits = 1 << len(categorical) <= _MOST_COLUMNS
         for coded in spanned.add(numeric, categorical) if fits else ():
             full = dict(coded)

@@ -77,8 +77,8 @@ def keep(state: Path, terms: Terms) -> None:
     data = private_files.to_json({"tables": offer.tables, "sites": offer.sites}, indent=None)
     if len(data) > _MOST_BYTES:
         raise PolicyRefused(
-            f"study {terms.study.name!r} is not permitted at this site: its settings are {len(data):,} bytes, "
-            f"and what a person approves is {_MOST_BYTES:,} at most",
+            f"study {terms.study.name!r} is not permitted at this site: its settings are {len(data):,} "
+            f"bytes, and what a person approves is {_MOST_BYTES:,} at most",
             remedy="shorten its lists of settings",
         )
     path = _path(state, offer.digest)
@@ -116,7 +116,9 @@ def _path(state: Path, digest: str) -> Path:
 
 def _rest(table: Mapping[str, Any], without: Sequence[str] = ()) -> str:
     """The settings of a table without its name, and without those that are off."""
-    rest = {key: value for key, value in table.items() if key != "name" and value not in (None, "", [], {}, 0.0)}
+    rest = {
+        key: value for key, value in table.items() if key != "name" and value not in (None, "", [], {}, 0.0)
+    }
     return ", ".join(f"{key} {_plain(value)}" for key, value in rest.items() if key not in without)
 
 

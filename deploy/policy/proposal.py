@@ -13,7 +13,8 @@ from secfed.config.schema import Options
 if TYPE_CHECKING:
     from secfed.study.study import Study  # needs torch
 
-_HEAD: Final = """# Permits the study {name} with exactly its settings, by its digest, and nothing else; made from its file.
+_HEAD: Final = """# Permits the study {name} with exactly its settings, by its digest; made from its file.
+# After any change of the study, make it again.
 # Read every line before it counts: whoever wrote the study wrote these limits. What the keys mean, and wider
 # rules ({{ max = 5 }}, "any"), are in the policy.toml that `secfed site init` writes.
 # Each data set's budget is what this one study may spend. The path is where the data are on this machine.
