@@ -146,7 +146,7 @@ def design(formula: str, columns: tuple[Column, ...]) -> Design:
     left, right = _sides(_tree(formula))
     explained = None if left is None else _left_side(_terms(left), columns)
     terms = sorted(_terms(right), key=len)
-    spanned, made = Spanned(), []
+    spanned, made = Spanned(), list[DesignColumn]()
     for at, term in enumerate(terms):
         factors = [_factor(text, columns) for text in term]
         numeric = [factor.text for factor in factors if not factor.categories]
