@@ -87,6 +87,10 @@ TAMPERING: dict[str, Callable[[Run], object]] = {
         run.site, lambda x: [*x, run.ledger.read_bytes().splitlines(keepends=True)[-1]]
     ),
     "the end of a site's transcript": lambda run: run.lines(run.other, lambda x: x[:-2]),
+    "the end of a site's transcript, and the aggregator closes again": lambda run: (
+        run.resigned(run.central, lambda x: x.append((CLOSED, {**x[-1][1], "delivered": []}))),
+        run.lines(run.other, lambda x: x[:-2]),
+    ),
     "the end of the aggregator's transcript": lambda run: run.lines(run.central, lambda x: x[:-2]),
     "an older copy of a ledger": lambda run: run.lines(run.ledger, lambda x: x[:-1]),
     "a folder of a stranger": lambda run: shutil.copytree(

@@ -138,6 +138,28 @@ def test_what_no_record_shows_by_itself(verifier: ModuleType, case: Case, tmp_pa
     assert not run.problems()
 
 
+def test_whose_records_are_not_here_is_said(
+    verifier: ModuleType, case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing contradicts records that are not there; an agent's own folder is all that it is meant to be."""
+    run = Run(case, tmp_path / "run")
+    shutil.rmtree(run.other.parent)
+    run.ledger.unlink()
+    assert verifier.main([str(run.path)]) == 0
+    said = capsys.readouterr().out
+    assert f"not here, or not verified: the transcripts of {OTHER}\n" in said
+    assert f"{run.site}: its ledger 'wards' is not here, or not verified\n" in said
+    notes = check([run.path], [], None, []).notes
+    assert any(f"no transcript is here of {OTHER}, which" in note for note in notes)
+    assert any("the ledger of data set 'wards' is not among" in note for note in notes)
+    own = tmp_path / "state"
+    shutil.copytree(run.site.parent, own / "studies" / "audited")
+    shutil.copy(run.path / "roster.json", own)
+    verifier.main([str(own)])
+    assert "the transcripts of" not in capsys.readouterr().out
+    assert not any("no transcript" in note for note in check([own], [], None, []).notes)
+
+
 def test_a_head_that_was_shown_earlier_shows_a_cut_end(
     verifier: ModuleType, case: Case, tmp_path: Path
 ) -> None:
