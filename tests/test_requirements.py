@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from secfed import errors
 from tests.layout import HOMES, PROJECT, ROOT, files_of
 
-EXTRAS = ("analyse", "cluster", "he", "net", "flower", "pdf", "vision-language", "dev", "docs")
+EXTRAS = ("analyse", "cluster", "he", "net", "web", "flower", "pdf", "vision-language", "dev", "docs")
 
 
 def requirements(without: str = "") -> list[Requirement]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Roster
-from secfed.deploy.admission import kept_offers, near_twins
+from secfed.deploy.admission import kept_offers, near_twins, waiting
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.offered import check_limits
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -77,7 +77,9 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         if approvals.state(study.digest()) is ApprovalState.HELD:
             near_twins.note(site.state, study.digest().hex(), twins)
             kept_offers.keep(site.state, terms)
+            waiting.note(site.state, terms, data)
         raise
+    waiting.forget(site.state, study.digest().hex())
     if not manual:  # or `secfed agent status` could not name it, and nobody refuse it by eight digits
         approvals.record(study.name, study.digest(), now)
     return Admitted(

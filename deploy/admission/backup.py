@@ -296,7 +296,8 @@ def _without_approvals(data: bytes, backup: Path) -> bytes:
     try:
         content = json.loads(data)
         studies = content["studies"].items()
-        kept = {digest: entry for digest, entry in studies if entry["state"] != ApprovalState.APPROVED}
+        approved = (ApprovalState.APPROVED, ApprovalState.HELD)  # by one person, or the first of two
+        kept = {digest: entry for digest, entry in studies if entry["state"] not in approved}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         remedy = "use another backup, or take approvals.json out of this one"
         raise ConfigError(f"{backup}: its approvals.json cannot be read", remedy=remedy) from None

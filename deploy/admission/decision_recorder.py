@@ -66,7 +66,11 @@ class SiteDecisions:
         policy = self._site.policy.sha256()
         persons = [
             ByPerson(
-                item.digest, item.name, item.state is ApprovalState.APPROVED, int(item.since.timestamp())
+                item.digest,
+                item.name,
+                item.state is ApprovalState.APPROVED,
+                int(item.since.timestamp()),
+                item.by,
             )
             for item in Approvals(self._site.approvals_path).decided()
         ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from secfed.crypto.identity import Roster
 from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport, SiteVersions, Tell
 from secfed.deploy.aggregator.run import CentralRun
+from secfed.deploy.aggregator.run_watch import PeopleTold
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.transport.flower.server import FlowerServer
@@ -24,7 +26,7 @@ from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.signals import Stopper
-from secfed.deploy.transport.study_server import Offer, Presence, Refused, StudyServer
+from secfed.deploy.transport.study_server import Offer, Presence, SiteReply, StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
 from secfed.records.roster_file import ROSTER_FILE, begun_with, read_roster
@@ -127,7 +129,8 @@ class Aggregator:
         else:
             ttl_s = study.protection.deadline_s
             self._server = FlowerServer(service.flower_socket, self._identity, roster, offer, ttl_s=ttl_s)
-        self._versions = SiteVersions(self._server.presence, tell, _SOFTWARE)
+        self._people = PeopleTold(consortium.folder, study.name, central.id)
+        self._versions = SiteVersions(self._server.presence, self._people.hearing(tell), _SOFTWARE)
         self._tell = self._versions.tell
 
     def run(self) -> RunReport:
@@ -138,7 +141,8 @@ class Aggregator:
         ``StudyPaused``: it gave way before an exchange.
         """
         central = self._central
-        with closing(CentralRun(central, self._identity, self._out, self._carrier, self._observer)) as run:
+        made = partial(CentralRun, central, self._identity, self._out, self._carrier, self._observer)
+        with self._people, closing(made()) as run:
             self._server.start()
             try:
                 self._tell(
@@ -198,29 +202,32 @@ class Aggregator:
         A site that is fetching the model when the time is over is not cut off.
         """
         asked = self._central.asked
-        self._server.finish(dict.fromkeys(asked, final) if final else None)
+        asked_as = self._server.finish(dict.fromkeys(asked, final) if final else None)
         end, took = time.monotonic() + self._service.farewell_s, set[SiteId]()
         with self._stopper.waiting():
             while not self._server.informed() >= set(asked):
-                self._hear(took)
+                self._hear(asked_as, took)
                 if time.monotonic() >= end and not self._server.sending():
                     break
                 time.sleep(0.1)
-        self._hear(took)
+        self._hear(asked_as, took)
         self._tell("told", sites=sorted(self._server.informed()), model=sorted(took))
         return took
 
-    def _hear(self, took: set[SiteId]) -> None:
-        """What the sites said about the model."""
+    def _hear(self, asked_as: bytes, took: set[SiteId]) -> None:
+        """What the sites said about the model: an answer to anything else is no sign that one has it."""
         rounds = self._central.study.rounds
         while not self._server.arrivals.empty():
             said = self._server.arrivals.get()
-            if isinstance(said, Refused):
+            if isinstance(said, SiteReply):
+                said.release()
+            if said.request_id != asked_as:
+                continue
+            if isinstance(said, SiteReply):
+                took.add(said.site)
+            else:
                 reason = said.reason or said.kind
                 self._tell("refused", round=rounds, site=said.site, stage="model", reason=reason)
-            else:
-                said.release()
-                took.add(said.site)
 
 
 def roster_of_run(out: Path, enrolled: Roster, path: Path) -> Roster:

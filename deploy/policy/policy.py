@@ -57,6 +57,7 @@ class _Top(Strict):
     approve: Literal["manual", "automatic"] = Field(
         default="manual", description='"manual" (a person approves each new study) or "automatic"'
     )
+    four_eyes: bool = Field(default=False, description="true: two persons approve each new study")
     timezone: str | None = Field(
         default=None, description='a name such as "Europe/Berlin"; leave it out for the machine\'s own'
     )
@@ -89,6 +90,7 @@ class Policy:
     data: tuple[DataSet, ...] = ()
     hours: tuple[Window, ...] = ()  # empty for always
     zone: ZoneInfo | None = None  # of the hours; None for the machine's own
+    four_eyes: bool = False  # two persons approve a study
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -143,8 +145,11 @@ class Policy:
         windows = tuple(
             checked(Window, table, f"hours[{at}]") for at, table in enumerate(tables.get("hours", ()))
         )
+        if top.four_eyes and top.approve != "manual":
+            message = 'four_eyes: is true, and with approve = "automatic" nobody approves'
+            raise ConfigError(message, remedy='set approve = "manual"')
         zone = None if top.timezone is None else time_zone(top.timezone)
-        return cls(approve=top.approve, data=data, hours=windows, zone=zone, **read)
+        return cls(approve=top.approve, data=data, hours=windows, zone=zone, four_eyes=top.four_eyes, **read)
 
     def data_set(self, study: Study) -> DataSet | None:
         """The data set that a study means; None if the policy names none that fits."""
@@ -159,6 +164,11 @@ class Policy:
         """
         named = {*self.algorithms, *self.models, *(item.section.source for item in self.data)}
         return frozenset(name for name in named if ":" in name)
+
+    @property
+    def approvers(self) -> Literal[1, 2]:
+        """How many persons approve a study, where persons do."""
+        return 2 if self.four_eyes else 1
 
     def limits(self) -> SiteLimits:
         """What the protocol enforces in every attempt, whatever the study says."""
@@ -250,8 +260,10 @@ def _settings(kind: str, name: str) -> Collection[str] | None:
 def _check_study(policy: Policy, study: Study) -> list[Violation]:
     found = _above("study.rounds", study.rounds, policy.studies.max_rounds)
     by_name = any(fnmatchcase(study.name, pattern) for pattern in policy.studies.names)
-    if not by_name and study.digest().hex() not in policy.studies.digests:
-        found.insert(0, Violation("study.name", repr(study.name), "studies that the policy names"))
+    digest = study.digest().hex()
+    if not by_name and digest not in policy.studies.digests:
+        asked = f"{study.name!r}, digest {digest[:16]}" if policy.studies.digests else repr(study.name)
+        found.insert(0, Violation("study.name", asked, "studies that the policy names"))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,28 +13,28 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.cli.asking import passphrase_of
+from secfed.cli.notify import site_notify
 from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
 from secfed.crypto.identity import grouped
-from secfed.deploy.admission import kept_offers, near_twins
+from secfed.deploy.admission import kept_offers, near_twins, persons
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent import control
 from secfed.deploy.agent.budgets import ledger_standings
 from secfed.deploy.agent.control import make_state_folder, only_agent
 from secfed.deploy.agent.site_metrics import SiteMetrics
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
-from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
-from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
+from secfed.errors import ConfigError, SecfedError
 from secfed.site.lost_memory import WARNING as LOST_WARNING
 from secfed.site.lost_memory import lost_memory
 from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
+agent_app.command("notify")(site_notify)
 
 _NAME = "Its name, or 8 or more digits of its digest."
 _REFUSED_NAME = f"{_NAME} What has not asked yet can be refused by its name or its whole digest."
@@ -60,6 +61,8 @@ def run(
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
     from secfed.deploy.admission.memory import notice_loss
     from secfed.deploy.agent.agent import Agent
+    from secfed.deploy.agent.site_watch import notifier_of
+    from secfed.deploy.enrolment.messages import utc_now
     from secfed.deploy.transport.json_log import log_as_json
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
@@ -70,11 +73,14 @@ def run(
     secret = passphrase_of(*site.key_paths)
     with only_agent(site.state):
         log_as_json(site.settings.agent.log_level, words=lambda text: located(text, site.folder))
-        notice_loss(site, messages.utc_now())
+        notice_loss(site, utc_now())
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
         metrics = MetricsServer(port, board, SiteMetrics(site)) if port else None
+        notifier = notifier_of(site, board, utc_now)
         try:
+            if notifier is not None:
+                notifier.start()
             agent = Agent(
                 site,
                 passphrase=secret,
@@ -90,6 +96,8 @@ def run(
             board.set(state="failed", connection="closed")
             raise
         finally:
+            if notifier is not None:
+                notifier.close()
             if metrics is not None:
                 metrics.close()
 
@@ -140,34 +148,30 @@ def approve(
     an earlier one, that is shown, and nothing is approved without --near-twin.
     """
     site = SiteFolder(folder)
-    approvals = Approvals(site.approvals_path)
 
-    def shown(digest: str) -> str:
+    def show(digest: str, twins: Sequence[near_twins.NearTwin]) -> None:
         _show_offer(site, digest)
         if (lost := lost_memory(site.state)) is not None:
             typer.echo(LOST_WARNING.format(when=f"{datetime.fromtimestamp(lost.lost_s, UTC):%Y-%m-%d}"))
-        twins = near_twins.noted(site.state, digest)
         for twin in twins:
             typer.echo(f"Near twin of {plain_text(twin.text)}")
         if twins:
             typer.echo(near_twins.WARNING)
-        if twins and not near_twin:
-            raise PolicyRefused(
-                "not approved: the study resembles an earlier one",
-                remedy=f"if that is intended: secfed agent approve {digest[:16]} --near-twin{at(folder)}",
-            )
-        return near_twins.fingerprint(twins)
 
-    item = approvals.approve_what(study, messages.utc_now(), shown)
+    item = persons.approve(site, study, persons.account(), despite_twins=near_twin, show=show)
     if item.state is ApprovalState.APPROVED:
         typer.echo(f"Approved {item.name}  {grouped(item.digest)}")
-        _record(site, "the agent serves no study before its approval is recorded")
+        _record(site, persons.APPROVED_LATER)
+        return
+    if item.state is ApprovalState.HELD:
+        typer.echo(f"Noted: {item.by} approves {item.name}  {grouped(item.digest)}")
+        typer.echo("It runs once a second person approves it, as policy.toml wants.")
         return
     typer.echo(f"No longer refused: {item.name or item.digest}. No study is approved by this.")
-    for other in approvals.all():
+    for other in Approvals(site.approvals_path).all():
         if item.name and other.name == item.name:
             typer.echo(f"To approve one: secfed agent approve {other.digest[:16]}{at(folder)}")
-    _record(site, "it holds, and the agent records it when it can")
+    _record(site, persons.REFUSED_LATER)
 
 
 @agent_app.command()
@@ -178,7 +182,7 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     """
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    item = approvals.refuse_what(study, messages.utc_now())
+    item = persons.refuse(site, study, persons.account())
     if item.digest:
         typer.echo(f"Refused {item.name or 'a study that has not asked yet'}  {item.digest}")
         if item.name:
@@ -220,11 +224,8 @@ def _show_offer(site: SiteFolder, digest: str) -> bool:
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:
-    try:
-        if not record_now(site):
-            typer.echo("The agent records this, before any study works.")
-    except SecfedError as error:
-        raise TranscriptError(f"it is not in the decision log: {error}", remedy=otherwise) from None
+    if not persons.record(site, otherwise):
+        typer.echo("The agent records this, before any study works.")
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:

@@ -95,6 +95,7 @@ class Worker:
     def __init__(self, number: int) -> None:
         self.number = number  # counted from 0
         self.link: Link | None = None
+        self._losing = threading.Lock()
         # site -> how many contributions its state there has behind it; who worked last is last
         self.holds: dict[str, int] = {}
         self.broadcast = b""  # digest of the state that it has
@@ -106,9 +107,11 @@ class Worker:
 
     def lose(self) -> None:
         """Nothing is known of it any more."""
-        if self.link is not None:
-            self.link.close()
-        self.link, self.holds, self.broadcast = None, {}, b""
+        with self._losing:  # a site's thread and the end of the engine may both find it lost
+            link, self.link = self.link, None
+            self.holds, self.broadcast = {}, b""
+        if link is not None:
+            link.close()
 
 
 class Pool(Engine):

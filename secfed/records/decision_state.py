@@ -60,6 +60,7 @@ class ByPerson:
     name: str  # of the study; empty for a digest that was refused before it asked
     approved: bool  # or else refused
     decided_s: int  # when; seconds since 1970
+    by: str = ""  # who, by the account on the hospital's machine; empty if not known
 
     @property
     def about(self) -> str:
@@ -126,6 +127,8 @@ class DecisionState:
                 was_approved = before is not None and before.approved
                 kind = APPROVED if one.approved else WITHDRAWN if was_approved else REJECTED
                 body = {"digest": one.digest, "name": one.name, "decided_s": one.decided_s}
+                if one.by:
+                    body["by"] = one.by
                 made.append((kind, body))
         return made
 

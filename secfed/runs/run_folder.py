@@ -1,7 +1,7 @@
 """The folder that a run writes: which file is called what, making it ready, and run.json.
 
 ``run.json``, ``model.safetensors``, ``roster.json``, ``transcript.jsonl``, ``figures/*.svg`` and, in a
-simulation, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
+simulation, ``study.json``, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from secfed.runs.run_report import RunReport
 from secfed.storage.atomic import write_atomic
 
 RUN_FILE = "run.json"
+STUDY_FILE = "study.json"  # of a simulation: the settings of which a study's id has the digest
 MODEL_FILE = "model.safetensors"
 TRANSCRIPT_FILE = "transcript.jsonl"
 DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one

@@ -48,7 +48,7 @@ def site(tmp_path: Path) -> SiteFolder:
         "decisions.jsonl": "{}\n",
         "studies/heart-5555/transcript.jsonl": "{}\n",
         "studies/heart-5555/settings.json": begun,
-        **dict.fromkeys(NEVER, "secret"),
+        **dict.fromkeys(NEVER, "mask seed"),
     }.items():
         path = made.state / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def test_it_holds_no_secret_of_an_exchange_and_keys_only_if_asked(site: SiteFold
         held = {name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
     assert held["state/ledger-heart.jsonl"].decode() == LEDGER
     assert {"site/policy.toml", "state/studies/heart-5555/transcript.jsonl"} <= set(held)
-    assert b"secret" not in b"".join(held.values())
+    assert b"mask seed" not in b"".join(held.values())
     assert ("site/identity.key" in held, "site/tls.key" in held) == (keys, keys)
 
 
@@ -84,7 +84,7 @@ def test_a_lost_folder_comes_back_without_ledgers_and_without_its_running_study(
     assert not (there.state / "ledger-heart.jsonl").exists()
     assert (there.state / "from-backup" / "ledger-heart.jsonl").read_text() == LEDGER
     assert not any((there.state / name).exists() for name in NEVER[1:])
-    assert b"secret" not in (there.state / NEVER[0]).read_bytes()  # an empty one
+    assert b"mask seed" not in (there.state / NEVER[0]).read_bytes()  # an empty one
     assert Approvals(there.approvals_path).state(bytes.fromhex(DIGEST)) is ApprovalState.WITHDRAWN
     assert "Refused   heart: what it did here since the backup is forgotten" in done.stdout
     assert "it may be older than what was spent" in done.stdout
@@ -323,6 +323,22 @@ def test_copies_of_ledgers_are_in_the_next_backup(site: SiteFolder) -> None:
     ledger_file(site.state, "heart").write_bytes(older)
     with pytest.raises(TranscriptError, match="lacks the state"):
         opened(site, "heart", 2.0)
+
+
+@pytest.mark.parametrize("state_only", [False, True])
+def test_of_two_persons_both_approve_again(site: SiteFolder, state_only: bool) -> None:
+    approvals = Approvals(site.approvals_path)
+    approvals.hold("heart", bytes(32), utc_now())
+    approvals.approve_what("heart", utc_now(), by="ada", persons=2)
+    out = written(site)
+    if state_only:
+        lost_and_restored(site, out)
+    else:
+        shutil.rmtree(site.folder)
+        restore(out, site.folder, utc_now())
+    approvals.hold("heart", bytes(32), utc_now())
+    decided = approvals.approve_what("heart", utc_now(), by="grace", persons=2)
+    assert decided.state is ApprovalState.HELD
 
 
 def test_approvals_that_are_still_there_are_asked_for_again(site: SiteFolder) -> None:

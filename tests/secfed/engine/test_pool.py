@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 
-from secfed.engine.pool import Link, Pool, RemoteProgram, WorkerDied
+from secfed.engine.pool import Link, Pool, RemoteProgram, Worker, WorkerDied
 from secfed.engine.wire import Job, raise_error
 from secfed.errors import SecfedError
 from secfed.wire.layout import Exchange, Field, Layout
@@ -97,6 +99,30 @@ def test_a_closed_pool_starts_nobody() -> None:
     with pytest.raises(WorkerDied):
         _add(program)
     assert len(pool.made) == 1
+
+
+def test_a_link_is_closed_once_whoever_finds_it_lost() -> None:
+    worker, closed, both = Worker(0), list[int](), threading.Barrier(2)
+
+    class Slow:
+        def ask(self, *_: Any) -> Any:
+            raise AssertionError
+
+        def close(self) -> None:
+            closed.append(1)
+            time.sleep(0.05)
+
+    def lose() -> None:
+        both.wait()
+        worker.lose()
+
+    worker.link = Slow()
+    threads = [threading.Thread(target=lose) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert closed == [1]
 
 
 def test_an_agent_hears_of_any_error_of_a_training_process_as_an_expected_one() -> None:
