@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from secfed.algorithms.data.tabular.column_options import ColumnsOptions
 from secfed.algorithms.data.tabular.columns import Table, TableData
 from secfed.algorithms.framework.base import (
     Algorithm,
@@ -31,8 +32,9 @@ from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.unfit import unfit
 from secfed.algorithms.statistics.analysis import DONE, WEIGHTS, Analysis, Rules
+from secfed.algorithms.statistics.differences import divided_twice, read_twice
 from secfed.algorithms.statistics.kinds import ANALYSES
-from secfed.algorithms.statistics.options import HistogramOptions, StatisticsOptions
+from secfed.algorithms.statistics.options import StatisticsOptions
 from secfed.algorithms.statistics.plan import Step, planned
 from secfed.algorithms.statistics.server import StatisticsServer
 from secfed.dp.settings import PrivacySection
@@ -65,6 +67,8 @@ class Statistics(Algorithm):
                 f"study.rounds: statistics takes one round of sums, not {study.rounds}",
                 remedy="set study.rounds = 1",
             )
+        if isinstance(study.data, ColumnsOptions):
+            _check_columns(study.data.model_dump())
         self.setting, self.options, self.data = setting, options, data
         self.noisy = study.privacy is not None
         self.analyses = analyses_of(options, data, noisy=self.noisy)
@@ -151,7 +155,7 @@ class StatisticsSite(SiteProgram):
 
 def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = False) -> tuple[Analysis, ...]:
     """The analyses in the order of the study, each after those that it builds on."""
-    _check_bins(options)
+    _check_cells(options)
     made: dict[str, Analysis] = {}
     rest: Mapping[str, Any] = dict(options.analyses)
     ordered = sorted(rest, key=lambda name: rest[name].kind == "roc")  # of an analysis, so after all others
@@ -191,13 +195,20 @@ def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None
         )
 
 
-def _check_bins(options: StatisticsOptions) -> None:
+def _check_cells(options: StatisticsOptions) -> None:
     """Refuse two divisions of one column: the differences of their cells could be those of a few records."""
-    known: dict[str, int] = {}
-    for name, one in options.analyses.items():
-        if isinstance(one, HistogramOptions) and known.setdefault(one.column, one.bins) != one.bins:
-            raise ConfigError(
-                f"algorithm.analyses.{name}.bins: another histogram divides {one.column!r} into "
-                f"{known[one.column]} cells",
-                remedy="use as many; the difference of two divisions could tell a few records",
-            )
+    tables = {name: one.model_dump() for name, one in options.analyses.items()}
+    for name, column in divided_twice(tables):
+        raise ConfigError(
+            f"algorithm.analyses.{name}: another analysis of its kind divides {column!r} into other cells",
+            remedy="use the same; the difference of two divisions could tell a few records",
+        )
+
+
+def _check_columns(data: Mapping[str, Any]) -> None:
+    """Refuse two declarations of one column, for the same reason."""
+    for name, first in read_twice(data.get("columns") or {}):
+        raise ConfigError(
+            f"data.columns.{name}: reads the same column of the file as {first!r}",
+            remedy="declare it once; the difference of two declarations could tell a few records",
+        )
