@@ -34,7 +34,8 @@ from secfed.algorithms.framework.unfit import unfit
 from secfed.algorithms.statistics.analysis import DONE, WEIGHTS, Analysis, Rules
 from secfed.algorithms.statistics.differences import divided_twice, read_twice
 from secfed.algorithms.statistics.kinds import ANALYSES
-from secfed.algorithms.statistics.options import StatisticsOptions
+from secfed.algorithms.statistics.noisy_linear import NoisyLinear
+from secfed.algorithms.statistics.options import AnalysisOptions, GlmOptions, StatisticsOptions
 from secfed.algorithms.statistics.plan import Step, planned
 from secfed.algorithms.statistics.server import StatisticsServer
 from secfed.dp.settings import PrivacySection
@@ -109,9 +110,10 @@ class Statistics(Algorithm):
         return table
 
     def unit_bound(self, exchange: Exchange) -> UnitBound | None:
-        """A record, or the records of a unit together, add 1 to one cell of each table, or split it."""
-        tables = len(self.step(1, exchange).analyses)
-        return UnitBound(math.sqrt(tables) * ADDED_UP) if self.noisy else None
+        """A record, or the records of a unit together, add a norm of 1 to every analysis, in its scales."""
+        analyses = self.step(1, exchange).analyses
+        scales = {f"{a.name}/{part}": scale for a in analyses for part, scale in a.unit_scales().items()}
+        return UnitBound(math.sqrt(len(analyses)) * ADDED_UP, scales=scales) if self.noisy else None
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than the server's ``broadcast`` gives."""
@@ -126,7 +128,7 @@ class StatisticsSite(SiteProgram):
         self._weights: torch.Tensor | None = None  # of each record; 1 if left out
 
     def use_unit_sums(self, sums: UnitSums) -> None:
-        """Nothing is to be clipped: a record is in one cell, and those of a unit share a weight of 1."""
+        """Nothing is to be clipped: declared bounds hold, and the records of a unit share a weight of 1."""
         self._weights = sums.weights(self._table.records, self._table.patients)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
@@ -171,8 +173,13 @@ def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = Fa
             noisy=noisy,
             earlier=dict(made),
         )
-        made[name] = ANALYSES[rest[name].kind](name, rest[name], rules)
+        kind = NoisyLinear if noisy and _is_linear(rest[name]) else ANALYSES[rest[name].kind]
+        made[name] = kind(name, rest[name], rules)
     return tuple(made[name] for name in rest)
+
+
+def _is_linear(options: AnalysisOptions) -> bool:
+    return isinstance(options, GlmOptions) and options.family == "gaussian"
 
 
 def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None:
@@ -186,7 +193,7 @@ def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None
         if not one.noisy:
             raise ConfigError(
                 f"algorithm.analyses.{one.name}.kind: {one.kind} has no mechanism for noise in the sum",
-                remedy="with [privacy] ask for counts and histograms only, or remove [privacy]",
+                remedy="with [privacy] ask for counts, histograms and gaussian glm only, or remove [privacy]",
             )
     if "clip_norm" in privacy.model_fields_set:
         raise ConfigError(
