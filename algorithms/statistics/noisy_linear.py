@@ -69,9 +69,7 @@ class NoisyLinear(Analysis):
             )
         low, high = self.design.outcome_interval
         self.outcome = (low + high) / 2, (high - low) / 2 or 1.0
-        self.at = next(
-            k for k, c in enumerate(self.design.columns) if self.design.terms[c.term] == INTERCEPT
-        )
+        self.at = next(k for k, c in enumerate(self.design.columns) if self.design.terms[c.term] == INTERCEPT)
         self.size = len(self.design.columns) + 1
         self.moved = np.zeros(self.size - 1)
         self.scales = np.array([bound or 1.0 for bound in self.design.bounds])

@@ -1,4 +1,4 @@
-"""Linear regression under noise in the sum: what a record adds, what intervals cover, and what is withheld."""
+"""Linear regression under noise in the sum: what a record adds, what intervals cover, what is withheld."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def test_intervals_cover_sampling_and_noise() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "deviation"), [(500, 1.0), (2000, 3.0), (2000, 8.0), (5000, 6.0), (5000, 20.0)])
+@pytest.mark.parametrize(
+    ("n", "deviation"), [(500, 1.0), (2000, 3.0), (2000, 8.0), (5000, 6.0), (5000, 20.0)]
+)
 def test_intervals_cover_what_they_say(n: int, deviation: float) -> None:
     share, told = covered(n, deviation, 600)
     assert told == 1
@@ -136,6 +138,6 @@ def test_each_analysis_has_the_noise_of_its_own_scale() -> None:
     assert bound is not None
     assert bound.norm == pytest.approx(3**0.5, rel=1e-4)
     assert bound.scales == {"fit/products": pytest.approx(10**0.5)}
+    poisson = study.replace("algorithm.analyses.fit", {**glm, "family": "poisson"})
     with pytest.raises(ConfigError, match="glm has no mechanism"):
-        poisson = {**glm, "family": "poisson"}
-        build(study.replace("algorithm.analyses.fit", poisson))
+        build(poisson)
