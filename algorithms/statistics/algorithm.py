@@ -34,8 +34,14 @@ from secfed.algorithms.framework.unfit import unfit
 from secfed.algorithms.statistics.analysis import DONE, WEIGHTS, Analysis, Rules
 from secfed.algorithms.statistics.differences import divided_twice, read_twice
 from secfed.algorithms.statistics.kinds import ANALYSES
+from secfed.algorithms.statistics.noisy_describe import NoisyDescribe
 from secfed.algorithms.statistics.noisy_linear import NoisyLinear
-from secfed.algorithms.statistics.options import AnalysisOptions, GlmOptions, StatisticsOptions
+from secfed.algorithms.statistics.options import (
+    AnalysisOptions,
+    DescribeOptions,
+    GlmOptions,
+    StatisticsOptions,
+)
 from secfed.algorithms.statistics.plan import Step, planned
 from secfed.algorithms.statistics.server import StatisticsServer
 from secfed.dp.settings import PrivacySection
@@ -173,13 +179,16 @@ def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = Fa
             noisy=noisy,
             earlier=dict(made),
         )
-        kind = NoisyLinear if noisy and _is_linear(rest[name]) else ANALYSES[rest[name].kind]
-        made[name] = kind(name, rest[name], rules)
+        made[name] = _kind(rest[name], noisy=noisy)(name, rest[name], rules)
     return tuple(made[name] for name in rest)
 
 
-def _is_linear(options: AnalysisOptions) -> bool:
-    return isinstance(options, GlmOptions) and options.family == "gaussian"
+def _kind(options: AnalysisOptions, *, noisy: bool) -> type[Analysis]:
+    if noisy and isinstance(options, DescribeOptions):
+        return NoisyDescribe
+    if noisy and isinstance(options, GlmOptions) and options.family == "gaussian":
+        return NoisyLinear
+    return ANALYSES[options.kind]
 
 
 def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None:
@@ -193,7 +202,7 @@ def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None
         if not one.noisy:
             raise ConfigError(
                 f"algorithm.analyses.{one.name}.kind: {one.kind} has no mechanism for noise in the sum",
-                remedy="with [privacy] ask for counts, histograms and gaussian glm only, or remove [privacy]",
+                remedy="ask for counts, describe, histogram and gaussian glm only, or remove [privacy]",
             )
     if "clip_norm" in privacy.model_fields_set:
         raise ConfigError(
