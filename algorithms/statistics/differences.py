@@ -20,6 +20,7 @@ _GRIDS: Final = {  # kind to the key that names its columns, and the one that di
     "describe": ("columns", "bins"),
     "kaplan-meier": ("time", "interval"),
 }
+_SCORES: Final = "scores"  # what every roc divides, whatever model they are of
 
 
 def subtractable(one: _Tables, other: _Tables, sites: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -80,17 +81,24 @@ def _cells(one: _Tables, other: _Tables) -> Iterator[str]:
     for source in sorted(before.keys() & after.keys()):
         if before[source] != after[source]:
             yield f"what is declared of {source}"
-    grids = [
-        {where: width for table in tables["algorithm"]["analyses"].values() for where, width in _grids(table)}
-        for tables in (one, other)
-    ]
+    grids = [dict(_all_grids(tables)) for tables in (one, other)]
     for where in sorted(grids[0].keys() & grids[1].keys()):
         if grids[0][where] != grids[1][where]:
             yield f"cells of {where[1]} ({where[0]})"
 
 
+def _all_grids(tables: _Tables) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Of a study, by the columns of the file: a column can have another name in another study."""
+    declared = tables["data"].get("columns") or {}
+    for table in tables["algorithm"]["analyses"].values():
+        for (kind, column), width in _grids(table):
+            yield (kind, declared.get(column, {}).get("source") or column), width
+
+
 def _grids(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
     kind = table["kind"]
+    if kind == "roc":
+        yield (kind, _SCORES), table["bins"]
     if kind not in _GRIDS:
         return
     columns, width = _GRIDS[kind]

@@ -78,7 +78,8 @@ class NoisyDescribe(Describe):
         group = np.full(table.records, self.own - 1, np.int64)
         if self.by is not None:
             group = positions(table.values[self.by.name], len(self.groups))
-        found: dict[str, Values] = {"groups": np.bincount(group, weights, minlength=self.own)}
+        sizes = np.bincount(group, weights, minlength=self.own)
+        found: dict[str, Values] = {"groups": sizes.astype(np.float64)}
         for column in self.described:
             values, width = table.values[column.name], self._width(column)
             number = column.kind == "number"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from secfed.algorithms.statistics.differences import subtractable
+from secfed.algorithms.statistics.differences import divided_twice, subtractable
 from secfed.errors import ConfigError
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -84,6 +84,15 @@ def test_what_one_study_could_ask_two_may(old: str, new: str) -> None:
 def test_what_can_be_subtracted_is_named(old: str, new: str, says: str) -> None:
     assert STUDY.count(old) >= 1
     assert says in found(STUDY.replace(old, new, 1))[0]
+
+
+def test_another_name_of_a_column_and_of_a_model_is_no_way_around() -> None:
+    renamed = STUDY.replace("\nage = { low", '\nyears = { source = "age", low').replace('"age"', '"years"', 1)
+    renamed = renamed.replace('columns = ["age", ', 'columns = ["years", ')
+    assert found(renamed) == []
+    assert found(renamed.replace("bins = 10", "bins = 11")) == ["cells of age (histogram)"]
+    curves = [{"kind": "roc", "of": of, "bins": bins} for of, bins in (("a", 500), ("b", 501))]
+    assert list(divided_twice({"one": curves[0], "two": curves[1]})) == [("two", "scores")]
 
 
 def test_other_hospitals_are_named_and_a_full_cohort_needs_no_key() -> None:
