@@ -37,6 +37,12 @@ _COUNTERS: Final = {
     "failures": ("secfed_agent_connection_failures_total", "Calls to the aggregator that failed"),
     "alarms": ("secfed_agent_alarms_total", "Contributions of which a part failed and added nothing"),
     "training_deaths": ("secfed_agent_training_deaths_total", "Training processes that died"),
+    "notifications": ("secfed_agent_notifications_total", "Messages to people that a server took"),
+    "notification_failures": (
+        "secfed_agent_notification_failures_total",
+        "Attempts to deliver a message that failed",
+    ),
+    "notifications_lost": ("secfed_agent_notifications_lost_total", "Messages that were given up"),
 }
 
 
@@ -93,6 +99,11 @@ class StatusBoard:
             self._sent_bytes = 0
             self._content["left"] = [*self._content["left"], told][-_MOST_LEFT:]
             self._write()
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the file says, also where it could not be written."""
+        with self._lock:
+            return dict(self._content)
 
     def collect(self) -> Iterator[Metric]:
         """The totals and the state, as a collector of ``prometheus_client`` gives them."""

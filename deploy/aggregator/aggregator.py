@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from secfed.crypto.identity import Roster
 from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport, SiteVersions, Tell
 from secfed.deploy.aggregator.run import CentralRun
+from secfed.deploy.aggregator.run_watch import PeopleTold
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.transport.flower.server import FlowerServer
@@ -127,7 +129,8 @@ class Aggregator:
         else:
             ttl_s = study.protection.deadline_s
             self._server = FlowerServer(service.flower_socket, self._identity, roster, offer, ttl_s=ttl_s)
-        self._versions = SiteVersions(self._server.presence, tell, _SOFTWARE)
+        self._people = PeopleTold(consortium.folder, study.name, central.id)
+        self._versions = SiteVersions(self._server.presence, self._people.hearing(tell), _SOFTWARE)
         self._tell = self._versions.tell
 
     def run(self) -> RunReport:
@@ -138,7 +141,8 @@ class Aggregator:
         ``StudyPaused``: it gave way before an exchange.
         """
         central = self._central
-        with closing(CentralRun(central, self._identity, self._out, self._carrier, self._observer)) as run:
+        made = partial(CentralRun, central, self._identity, self._out, self._carrier, self._observer)
+        with self._people, closing(made()) as run:
             self._server.start()
             try:
                 self._tell(

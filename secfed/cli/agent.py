@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.cli.asking import passphrase_of
+from secfed.cli.notify import site_notify
 from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
 from secfed.crypto.identity import grouped
@@ -31,6 +32,7 @@ from secfed.errors import ConfigError, SecfedError
 from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
+agent_app.command("notify")(site_notify)
 
 _NAME = "Its name, or 8 or more digits of its digest."
 _REFUSED_NAME = f"{_NAME} What has not asked yet can be refused by its name or its whole digest."
@@ -56,6 +58,8 @@ def run(
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
     from secfed.deploy.agent.agent import Agent
+    from secfed.deploy.agent.site_watch import notifier_of
+    from secfed.deploy.enrolment.messages import utc_now
     from secfed.deploy.transport.json_log import log_as_json
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
@@ -69,7 +73,10 @@ def run(
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
         metrics = MetricsServer(port, board, SiteMetrics(site)) if port else None
+        notifier = notifier_of(site, board, utc_now)
         try:
+            if notifier is not None:
+                notifier.start()
             agent = Agent(
                 site,
                 passphrase=secret,
@@ -85,6 +92,8 @@ def run(
             board.set(state="failed", connection="closed")
             raise
         finally:
+            if notifier is not None:
+                notifier.close()
             if metrics is not None:
                 metrics.close()
 

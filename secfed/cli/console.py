@@ -7,10 +7,6 @@ from typing import Annotated
 
 import typer
 
-from secfed.errors import ConfigError, installing
-
-_EXTRA = ("starlette", "uvicorn")
-
 
 def console(
     folders: Annotated[
@@ -29,15 +25,8 @@ def console(
 
     [bold]Example:[/] secfed console site
     """
-    try:
-        from secfed.console.serve import opened, serve
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
-            raise
-        raise ConfigError(
-            f"the console needs the package {error.name}, which is not installed",
-            remedy=installing("web"),
-        ) from None
+    from secfed.console.serve import opened, serve
+
     typer.echo("Reading the records ...", err=True)
     serve(opened(folders or [Path()]), port, _told)
 

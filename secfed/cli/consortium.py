@@ -12,6 +12,7 @@ from cryptography import x509
 from rich.text import Text
 
 from secfed.cli.asking import confirm, new_passphrase, passphrase_of
+from secfed.cli.notify import centre_notify
 from secfed.cli.options import AsJson, Compared, NewFolder, NewPassphrase
 from secfed.cli.site_folders import ConsortiumArgument, at, chosen
 from secfed.cli.site_folders import ConsortiumOption as Folder
@@ -28,6 +29,7 @@ from secfed.terminal.tables import first_that_fits, new_table
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Its name.", show_default=False)]
 
 consortium_app = typer.Typer(no_args_is_help=True, help="Found a consortium, admit hospitals.")
+consortium_app.command("notify")(centre_notify)
 
 
 @consortium_app.command()
