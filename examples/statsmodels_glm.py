@@ -1,4 +1,7 @@
-"""A ``glm`` of analysis.json as a results object of statsmodels: tests, predictions and tables from there."""
+"""A ``glm`` of analysis.json as a results object of statsmodels: tests, predictions and tables from there.
+
+Needs statsmodels, and nothing of secfed: copy it to where you work.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-from secfed.errors import ConfigError
+import statsmodels.api as sm
+from statsmodels.genmod.generalized_linear_model import GLMResults, GLMResultsWrapper
 
 
 def statsmodels_glm(entry: Mapping[str, Any], frame: Any) -> Any:
@@ -21,22 +24,18 @@ def statsmodels_glm(entry: Mapping[str, Any], frame: Any) -> Any:
         frame: a pandas frame with the formula's columns, categories in the declared order, and an outcome of
             numbers; one record is enough.
 
-    ConfigError: there is no such estimate, the terms are others, or statsmodels is not installed.
+    Raises:
+        ValueError: there is no such estimate, or the frame gives other terms.
     """
     if entry.get("kind") != "glm" or "coefficients" not in entry:
-        raise ConfigError("not a glm with coefficients", remedy="name an analysis that has some")
-    try:
-        import statsmodels.api as sm
-        from statsmodels.genmod.generalized_linear_model import GLMResults, GLMResultsWrapper
-    except ImportError:
-        raise ConfigError("statsmodels is not installed", remedy="pip install statsmodels") from None
+        raise ValueError("not a glm with coefficients: name an analysis that has some")
     family = getattr(sm.families, entry["family"].capitalize())()
     model = sm.GLM.from_formula(entry["formula"], frame, family=family)
     terms = list(entry["terms"])
     if sorted(terms) != sorted(model.exog_names):
-        raise ConfigError(
-            f"the frame gives the terms {', '.join(model.exog_names)}, not {', '.join(terms)}",
-            remedy="make its categories those of the study, in that order",
+        raise ValueError(
+            f"the frame gives the terms {', '.join(model.exog_names)}, not {', '.join(terms)}: "
+            "make its categories those of the study, in that order"
         )
     order = [terms.index(name) for name in model.exog_names]
     scale = float(entry.get("dispersion", 1.0))
