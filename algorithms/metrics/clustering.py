@@ -64,29 +64,46 @@ def scores(table: torch.Tensor) -> dict[str, float]:
 def noisy_scores(table: torch.Tensor, deviation: float) -> dict[str, float]:
     """The scores of a summed table with noise in every cell, with their errors.
 
-    ACC comes from the cells as they are. NMI and ARI need counts, so they are those of the cells without
-    negative ones. An error is how far the scores move when as much noise is added once more, and nothing is
-    given where noise moves more than a tenth of all records, because they would move little then.
+    ACC comes from the cells as they are, and its error holds whichever matching is the true one. NMI and ARI
+    need counts, so they are those of the cells without negative ones, which moves small cells upwards. Their
+    error is how far they move when as much noise is added once more, and how far when all cells move the
+    same way by one deviation. Nothing is given where noise moves more than a tenth of all records, because
+    the scores would move little then.
     """
     noisy = table.to(device="cpu", dtype=torch.float64).numpy()
     whole = float(noisy.sum())
     moved = noisy.size * deviation * math.sqrt(2.0 / math.pi)  # expected absolute noise
     if whole <= 0 or moved > _MOST_MOVED * whole:
         return {k: v for name in _SCORES for k, v in stated(name, math.nan, math.inf).items()}
-    found = _of_noisy(noisy)
     draws = np.random.default_rng(0).normal(0.0, deviation, (_REDRAWN, *noisy.shape))
-    again = np.array([list(_of_noisy(noisy + draw).values()) for draw in draws])
-    off = np.abs(again - np.array(list(found.values())))
-    errors = np.quantile(off, 0.95, axis=0) + np.abs(again.mean(axis=0) - np.array(list(found.values())))
-    pairs = zip(found.items(), errors, strict=True)
-    return {k: v for (name, value), error in pairs for k, v in stated(name, value, float(error)).items()}
+    accuracy = _accuracy(noisy)
+    made = stated("acc", accuracy, _quantile_95([_accuracy_moved(draw, accuracy) for draw in draws]) / whole)
+    found = _of_counts(noisy)
+    again = np.array([_of_counts(noisy + draw) for draw in draws])
+    shifted = np.array([_of_counts(noisy + shift) for shift in (-deviation, deviation)])
+    for at, name in enumerate(("nmi", "ari")):
+        off, shift = (np.abs(by[:, at] - found[at]) for by in (again, shifted))
+        error = _quantile_95(off) + float(shift.max())
+        made |= stated(name, found[at], error)
+    return made
 
 
-def _of_noisy(noisy: NDArray[np.float64]) -> dict[str, float]:
+def _accuracy_moved(noise: NDArray[np.float64], accuracy: float) -> float:
+    """By how much noise moves the records of any matching at most, beyond its share of the total."""
+    from scipy.optimize import linear_sum_assignment  # a slow import that only scoring needs
+
+    share = accuracy * noise.sum()
+    most, least = (noise[linear_sum_assignment(noise, maximize=up)].sum() for up in (True, False))
+    return float(max(most - share, share - least))
+
+
+def _of_counts(noisy: NDArray[np.float64]) -> tuple[float, float]:
     counted = scores(torch.from_numpy(noisy))
-    if not counted:
-        return dict.fromkeys(_SCORES, math.nan)
-    return counted | {"acc": _accuracy(noisy)}
+    return counted.get("nmi", math.nan), counted.get("ari", math.nan)
+
+
+def _quantile_95(values: NDArray[np.float64] | list[float]) -> float:
+    return float(np.quantile(values, 0.95))
 
 
 def _accuracy(counts: NDArray[np.int64] | NDArray[np.float64]) -> float:

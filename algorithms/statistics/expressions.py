@@ -54,7 +54,7 @@ class Expression:
             tree = ast.parse(text, mode="eval").body
             names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
             interval = _interval(tree, columns, text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
             raise refused(text, "is not an expression", _KNOWN) from None
         used = tuple(column for column in columns if column.name in names)
         if not used:

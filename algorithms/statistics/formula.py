@@ -146,17 +146,20 @@ def design(formula: str, columns: tuple[Column, ...]) -> Design:
     left, right = _sides(_tree(formula))
     explained = None if left is None else _left_side(_terms(left), columns)
     terms = sorted(_terms(right), key=len)
-    spanned, made = Spanned(), []
+    spanned, made = Spanned(), list[DesignColumn]()
     for at, term in enumerate(terms):
         factors = [_factor(text, columns) for text in term]
         numeric = [factor.text for factor in factors if not factor.categories]
         categorical = [factor.text for factor in factors if factor.categories]
-        for coded in spanned.add(numeric, categorical):
+        # Counted before they are made: k categories span 2^k columns or more, and a few can span millions.
+        fits = 1 << len(categorical) <= _MOST_COLUMNS
+        for coded in spanned.add(numeric, categorical) if fits else ():
             full = dict(coded)
             used = [factor for factor in factors if not factor.categories or factor.text in full]
-            made += _coded_columns(at, used, full)
-            if len(made) > _MOST_COLUMNS:
-                raise refused(formula, f"has more than {_MOST_COLUMNS} columns", "take fewer interactions")
+            fits = fits and len(made) + _columns_of(used, full) <= _MOST_COLUMNS
+            made += _coded_columns(at, used, full) if fits else []
+        if not fits:
+            raise refused(formula, f"has more than {_MOST_COLUMNS} columns", "take fewer interactions")
     for column in made:
         if not 1 / LARGEST <= column.bound <= LARGEST:
             remedy = f"multiply or divide it by a constant: {1 / LARGEST:g} to {LARGEST:g} is possible"
@@ -164,6 +167,11 @@ def design(formula: str, columns: tuple[Column, ...]) -> Design:
     if not made:
         raise refused(formula, "has no terms", "name a column, or leave out - 1 for the intercept")
     return Design(formula, explained, tuple(":".join(term) or "1" for term in terms), tuple(made))
+
+
+def _columns_of(factors: list[Factor], full: dict[str, bool]) -> int:
+    """How many columns :func:`_coded_columns` makes."""
+    return prod(len(factor.categories) - (not full[factor.text]) for factor in factors if factor.categories)
 
 
 def _coded_columns(term: int, factors: list[Factor], full: dict[str, bool]) -> list[DesignColumn]:

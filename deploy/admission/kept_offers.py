@@ -9,21 +9,23 @@ Security: the digest that is approved covers every setting shown here; the purpo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from secfed.crypto.identity import grouped
-from secfed.errors import ConfigError
+from secfed.dp.accounting.unit import PrivacyUnit, Unit
+from secfed.errors import ConfigError, PolicyRefused
 from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
 
 if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
     from secfed.site.terms import Terms
 
-_COLUMNS: Final = ("label_column", "feature_columns", "site_column", "patient_column", "patient_key")
-_MOST_BYTES: Final = 1 << 18  # of one that is kept: the study centre must not fill the disk
+_COLUMNS: Final = ("site_column", "skew_column", "patient_column", "patient_key")
+_SHOWN_ELSEWHERE: Final = ("path", "view", "sites", "columns", "feature_columns", "label_column", *_COLUMNS)
+_MOST_BYTES: Final = private_files.MAX_BYTES  # of one that is kept: no study centre fills the disk
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,18 @@ class KeptOffer:
     @classmethod
     def of(cls, terms: Terms) -> KeptOffer:
         """What is kept of these terms."""
-        return cls(terms.study.digest().hex(), terms.study.tables(), terms.sites)
+        return cls(terms.study.digest().hex(), private_files.finite(terms.study.tables()), terms.sites)
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that the study names, with what it declares of it; empty if it names none."""
+        data = self.tables["data"]
+        declared = data.get("columns") or {}
+        found = [_declared(name, column) for name, column in declared.items()]
+        found += data.get("feature_columns") or []
+        if label := data.get("label_column"):
+            found.append(f"{label} (label)")
+        return found + [f"{data[key]} ({key.replace('_', ' ')})" for key in _COLUMNS if data.get(key)]
 
     def facts(self) -> list[tuple[str, str]]:
         """Name and value of what a person decides about; values come from the study centre."""
@@ -49,8 +62,9 @@ class KeptOffer:
             ("Purpose", study.get("purpose") or "not stated; ask the study centre"),
             ("Algorithm", f"{algorithm['name']}, {study['rounds']} rounds; {_rest(algorithm)}"),
             ("Model", ", ".join(filter(None, (model["name"], _rest(model))))),
-            ("Data", ", ".join(filter(None, (data["name"], data.get("path"))))),
-            ("Columns", _columns(data) or "all that the data set has"),
+            ("Data", ", ".join(filter(None, (data["name"], data.get("path"), data.get("view"))))),
+            ("Columns", "; ".join(self.columns) or "all that the data set has"),
+            ("Reading", _rest(data, _SHOWN_ELSEWHERE) or "as usual"),
             ("Partners", f"{len(self.sites)}: {', '.join(self.sites)}"),
             ("Protection", _protection(self.tables["protection"])),
             ("Privacy", _privacy(self.tables.get("privacy"))),
@@ -58,14 +72,19 @@ class KeptOffer:
 
 
 def keep(state: Path, terms: Terms) -> None:
-    """Keep what a person is shown of a study that waits."""
+    """Keep what a person is shown of a study that waits; PolicyRefused if nobody could read so much."""
     offer = KeptOffer.of(terms)
-    data = private_files.to_json({"tables": offer.tables, "sites": offer.sites})
-    if len(data) <= _MOST_BYTES:
-        path = _path(state, offer.digest)
-        with unwritable_errors(path.parent):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private_files.replace(path, data)
+    data = private_files.to_json({"tables": offer.tables, "sites": offer.sites}, indent=None)
+    if len(data) > _MOST_BYTES:
+        raise PolicyRefused(
+            f"study {terms.study.name!r} is not permitted at this site: its settings are {len(data):,} "
+            f"bytes, and what a person approves is {_MOST_BYTES:,} at most",
+            remedy="shorten its lists of settings",
+        )
+    path = _path(state, offer.digest)
+    with unwritable_errors(path.parent):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_files.replace(path, data)
 
 
 def forget(state: Path, digest: str) -> None:
@@ -84,7 +103,7 @@ def kept(state: Path, digest: str) -> KeptOffer | None:
     try:
         offer = KeptOffer(digest, dict(found["tables"]), tuple(map(str, found["sites"])))
         offer.facts()
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise ConfigError(
             f"{path}: cannot be read", remedy="remove it: the agent writes it again when the study asks"
         ) from None
@@ -95,15 +114,21 @@ def _path(state: Path, digest: str) -> Path:
     return state / "offers" / f"{digest}.json"
 
 
-def _rest(table: Mapping[str, Any]) -> str:
+def _rest(table: Mapping[str, Any], without: Sequence[str] = ()) -> str:
     """The settings of a table without its name, and without those that are off."""
-    rest = {key: value for key, value in table.items() if key != "name" and value not in (None, "", [], 0.0)}
-    return ", ".join(f"{key} {_plain(value)}" for key, value in rest.items())
+    rest = {
+        key: value for key, value in table.items() if key != "name" and value not in (None, "", [], {}, 0.0)
+    }
+    return ", ".join(f"{key} {_plain(value)}" for key, value in rest.items() if key not in without)
 
 
-def _columns(data: Mapping[str, Any]) -> str:
-    named = {key: data[key] for key in _COLUMNS if data.get(key)}
-    return "; ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in named.items())
+def _declared(name: str, column: Mapping[str, Any]) -> str:
+    """A column of a study that declares its columns; its source is what is read."""
+    source = f" (read from {column['source']})" if column.get("source") else ""
+    if column.get("categories"):
+        return f"{name}{source}: {_plain(column['categories'])}"
+    unit = f" {column['unit']}" if column.get("unit") else ""
+    return f"{name}{source}: {column.get('low')} to {column.get('high')}{unit}"
 
 
 def _plain(value: Any) -> str:
@@ -123,5 +148,11 @@ def _protection(table: Mapping[str, Any]) -> str:
 def _privacy(table: Mapping[str, Any] | None) -> str:
     if table is None:
         return "NONE: no noise, and nothing is paid from a budget"
-    leaves = ", ".join(f"{key} {table[key]}" for key in ("metrics", "weights") if key in table)
-    return f"epsilon {table['epsilon']:g} at delta {table['delta']:g} for every {table['unit']}; {leaves}"
+    unit = Unit(table["unit"])
+    relation = table.get("adjacency") or str(PrivacyUnit.default(unit).adjacency)
+    of = f" of {table['group_size']} records" if table.get("group_size") else ""
+    shared = table.get("noise") == "sum" or unit is Unit.SITE
+    noise = "noise in the sum, shared by the hospitals" if shared else "all noise added here"
+    leaves = [f"{key} {table[key]}" for key in ("metrics", "weights") if key in table]
+    guarantee = f"epsilon {table['epsilon']:g} at delta {table['delta']:g} for every {table['unit']}{of}"
+    return "; ".join((f"{guarantee} ({relation})", noise, ", ".join(leaves)))

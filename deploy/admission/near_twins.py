@@ -76,7 +76,7 @@ class _Begun:
         records = f"source {data.section.source}"
         if data.path is not None:
             records = f"file {(site.folder / data.path).resolve()}"  # an absolute path stays what it is
-        tables, begun_s = terms.study.identity(), int(now.timestamp())
+        tables, begun_s = private_files.finite(terms.study.identity()), int(now.timestamp())
         return cls(terms.study_id, data.name, terms.sites, tables, begun_s, records=records)
 
     @classmethod
@@ -91,7 +91,7 @@ class _Begun:
             ) from None
 
     def write(self, path: Path) -> None:
-        private_files.replace(path, private_files.to_json(vars(self)))
+        private_files.replace(path, private_files.to_json(vars(self), indent=None))
 
     @property
     def name(self) -> str:

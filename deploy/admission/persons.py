@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from secfed.deploy.admission import near_twins
+from secfed.deploy.admission import kept_offers, near_twins
 from secfed.deploy.admission.approvals import Approvals, Decision
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.admission.near_twins import NearTwin
@@ -56,13 +56,20 @@ def approve(
     ``show`` is called with the digest and the near twins that a person must know of.
 
     Raises:
-        PolicyRefused: there are near twins, and the person did not say that they are intended; or the
-            person has approved already, and the policy wants a second one.
+        PolicyRefused: nothing is kept here of what the study asks for, so nobody read it; there are near
+            twins, and the person did not say that they are intended; or the person has approved already,
+            and the policy wants a second one.
         ConfigError: no study or several are meant, or a file cannot be read.
     """
     approvals = Approvals(site.approvals_path)
 
     def shown(digest: str) -> str:
+        if kept_offers.kept(site.state, digest) is None:
+            raise PolicyRefused(
+                "not approved: nothing is kept here of what the study asks for, so nobody has read it",
+                remedy="let the agent run until it asks again, and look at it with: secfed agent show "
+                f"{digest[:16]}",
+            )
         twins = near_twins.noted(site.state, digest)
         show(digest, twins)
         if twins and not despite_twins:

@@ -26,7 +26,7 @@ from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.signals import Stopper
-from secfed.deploy.transport.study_server import Offer, Presence, Refused, StudyServer
+from secfed.deploy.transport.study_server import Offer, Presence, SiteReply, StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
 from secfed.records.roster_file import ROSTER_FILE, begun_with, read_roster
@@ -202,29 +202,32 @@ class Aggregator:
         A site that is fetching the model when the time is over is not cut off.
         """
         asked = self._central.asked
-        self._server.finish(dict.fromkeys(asked, final) if final else None)
+        asked_as = self._server.finish(dict.fromkeys(asked, final) if final else None)
         end, took = time.monotonic() + self._service.farewell_s, set[SiteId]()
         with self._stopper.waiting():
             while not self._server.informed() >= set(asked):
-                self._hear(took)
+                self._hear(asked_as, took)
                 if time.monotonic() >= end and not self._server.sending():
                     break
                 time.sleep(0.1)
-        self._hear(took)
+        self._hear(asked_as, took)
         self._tell("told", sites=sorted(self._server.informed()), model=sorted(took))
         return took
 
-    def _hear(self, took: set[SiteId]) -> None:
-        """What the sites said about the model."""
+    def _hear(self, asked_as: bytes, took: set[SiteId]) -> None:
+        """What the sites said about the model: an answer to anything else is no sign that one has it."""
         rounds = self._central.study.rounds
         while not self._server.arrivals.empty():
             said = self._server.arrivals.get()
-            if isinstance(said, Refused):
+            if isinstance(said, SiteReply):
+                said.release()
+            if said.request_id != asked_as:
+                continue
+            if isinstance(said, SiteReply):
+                took.add(said.site)
+            else:
                 reason = said.reason or said.kind
                 self._tell("refused", round=rounds, site=said.site, stage="model", reason=reason)
-            else:
-                said.release()
-                took.add(said.site)
 
 
 def roster_of_run(out: Path, enrolled: Roster, path: Path) -> Roster:

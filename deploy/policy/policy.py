@@ -260,8 +260,10 @@ def _settings(kind: str, name: str) -> Collection[str] | None:
 def _check_study(policy: Policy, study: Study) -> list[Violation]:
     found = _above("study.rounds", study.rounds, policy.studies.max_rounds)
     by_name = any(fnmatchcase(study.name, pattern) for pattern in policy.studies.names)
-    if not by_name and study.digest().hex() not in policy.studies.digests:
-        found.insert(0, Violation("study.name", repr(study.name), "studies that the policy names"))
+    digest = study.digest().hex()
+    if not by_name and digest not in policy.studies.digests:
+        asked = f"{study.name!r}, digest {digest[:16]}" if policy.studies.digests else repr(study.name)
+        found.insert(0, Violation("study.name", asked, "studies that the policy names"))
     return found
 
 

@@ -13,7 +13,8 @@ from secfed.config.schema import Options
 if TYPE_CHECKING:
     from secfed.study.study import Study  # needs torch
 
-_HEAD: Final = """# Permits the study {name!r} with its settings, and nothing else; made from its file.
+_HEAD: Final = """# Permits the study {name} with exactly its settings, by its digest; made from its file.
+# After any change of the study, make it again.
 # Read every line before it counts: whoever wrote the study wrote these limits. What the keys mean, and wider
 # rules ({{ max = 5 }}, "any"), are in the policy.toml that `secfed site init` writes.
 # Each data set's budget is what this one study may spend. The path is where the data are on this machine.
@@ -30,7 +31,7 @@ _ELSEWHERE: Final = {  # settings that other parts of a policy decide, or that a
 
 def proposal(study: Study) -> str:
     """The text of the policy."""
-    return _HEAD.format(name=study.name) + in_short(tomli_w.dumps(_tables(study)))
+    return _HEAD.format(name=study.name) + in_short(_visible(tomli_w.dumps(_tables(study))))
 
 
 def in_short(toml: str) -> str:
@@ -41,6 +42,15 @@ def in_short(toml: str) -> str:
         return line if len(line) <= _LINE else found[0]
 
     return re.sub(r"\[\n((?:    [^\[\]{}\n]+,\n)+)\]", joined, toml)
+
+
+def _visible(toml: str) -> str:
+    """With escapes for what is not printable: control sequences, and marks that reverse what stands there."""
+    return "".join(_escaped(char) if not (char.isprintable() or char == "\n") else char for char in toml)
+
+
+def _escaped(char: str) -> str:
+    return f"\\u{ord(char):04X}" if ord(char) < 1 << 16 else f"\\U{ord(char):08X}"
 
 
 def _tables(study: Study) -> dict[str, Any]:
@@ -54,7 +64,7 @@ def _tables(study: Study) -> dict[str, Any]:
         data["budget"] = [{**spends, "period_days": _PERIOD_DAYS, "protects": study.privacy.budgeted.value}]
     return {
         "approve": "manual",
-        "studies": {"names": [study.name], "max_rounds": study.rounds},
+        "studies": {"digests": [study.digest().hex()], "max_rounds": study.rounds},
         "protection": _protection(study),
         "privacy": _privacy(study),
         "compute": {"gpu": getattr(study.algorithm, "device", "cpu") == "cuda"},

@@ -162,10 +162,15 @@ class StudyServer(ABC):
         """Wait for no reply any more; uploads under way end, and their memory is free."""
         self.run(self.requests.withdraw)
 
-    def finish(self, last: Mapping[str, Buffer] | None = None) -> None:
-        """The study is over: sites that call are told so, after they answered their ``last`` request."""
-        frames = wrap_all(self._study, secrets.token_bytes(REQUEST_ID_BYTES), last or {})
+    def finish(self, last: Mapping[str, Buffer] | None = None) -> bytes:
+        """The study is over: sites that call are told so, after they answered their ``last`` request.
+
+        Gives the id that the answers bear.
+        """
+        request_id = secrets.token_bytes(REQUEST_ID_BYTES)
+        frames = wrap_all(self._study, request_id, last or {})
         self.run(lambda: self.requests.finish(frames))
+        return request_id
 
     def waits_for(self, waits: Waits) -> None:
         """What sites are told about what the aggregator waits for."""

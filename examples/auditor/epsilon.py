@@ -39,6 +39,34 @@ class Wrong(Exception):
     """What must not be so, in a sentence."""
 
 
+def check_payments(entries: list[dict[str, Any]]) -> tuple[int, list[tuple[int, str]]]:
+    """Dates, budgets and every epsilon of a ledger: how many were right, and each line where one is wrong."""
+    in_force: list[Any] = []
+    spent: list[dict[str, Any]] = []
+    wrong: list[tuple[int, str]] = []
+    before = checked = 0
+    for entry in entries[1:]:
+        line, body = entry["seq"] + 1, entry["body"]
+        try:
+            if type(body["time_s"]) is not int or body["time_s"] < before:
+                raise Wrong("dated before the entry above it")
+            before = body["time_s"]
+            if entry["kind"] == "budgets":
+                in_force = body["budgets"]
+            if entry["kind"] == "spent":
+                spent.append(body)
+                if [{k: v for k, v in one.items() if k != "spent"} for one in body["after"]] != in_force:
+                    raise Wrong("does not state the budgets that were in force")
+                for one in body["after"]:
+                    check_epsilon(one, spent)
+                    checked += 1
+        except Wrong as error:
+            wrong.append((line, str(error)))
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+            wrong.append((line, "it cannot be read as what a ledger writes"))
+    return checked, wrong
+
+
 def check_epsilon(recorded: dict[str, Any], spent: list[dict[str, Any]]) -> None:
     """One recorded standing, from the events it counts."""
     span, record_budget = recorded["period_days"], recorded["protects"] == "record"

@@ -19,7 +19,7 @@ from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from epsilon import Wrong, check_epsilon
+from epsilon import Wrong, check_payments
 
 CHAINS = {"transcript": "transcript", "ledger": "ledger", "decisions": "decision log"}
 MAX_LINE, MAX_INT, MAX_DEPTH = 1 << 20, 1 << 53, 16
@@ -218,19 +218,19 @@ def compare(central: Chain, sites: list[Chain], roster: Roster, report: Report) 
 
 def check_ends(chains: list[Chain], central: Chain | None, report: Report) -> None:
     """The end of a transcript is there by its own closing entry, or by what another one says."""
-    delivered: Any = []
+    told = [body.get("delivered") for _, body in central.of("closed")] if central else []
+    given = {name for names in told if isinstance(names, list) for name in map(str, names)}
     for chain in chains:
         sums, closed = chain.of("summed", "followed"), chain.of("closed")
         if not closed or (sums and closed[-1][0] < sums[-1][0]):
             report.notes.append(f"{chain.path}: open: no closing entry proves that its end is there")
             continue
         line, body = closed[-1]
-        delivered = body.get("delivered") or [] if chain is central else delivered
         if body.get("sums") != len(sums):
             report.problem(chain.path, line, f"closed after {body.get('sums')} sums; there are {len(sums)}")
     for chain in chains if central else []:
         models = [body for _, body in chain.of("model")]
-        if chain is not central and chain.owner in list(delivered) and not models:
+        if chain is not central and chain.owner in given and not models:
             report.problem(chain.path, None, "cut off: the aggregator knows that this site has the model")
         if central and not central.of("model") and any("signature" in body for body in models):
             report.problem(central.path, None, f"cut off: it signed the model that {chain.owner} has")
@@ -297,28 +297,22 @@ def check_ledger(ledger: Chain, transcripts: list[Chain], report: Report) -> Non
             head = (body.get("ledgers") or {}).get(dataset)
             if chain.owner == ledger.owner and head is not None and head not in heads:
                 report.problem(ledger.path, None, f"lacks the state that {chain.path}, line {line} recorded")
-    in_force: list[Any] = []
-    spent: list[dict[str, Any]] = []
-    before = 0
-    for entry in ledger.entries[1:]:
-        line, body = entry["seq"] + 1, entry["body"]
-        try:
-            if type(body["time_s"]) is not int or body["time_s"] < before:
-                raise Wrong("dated before the entry above it")
-            before = body["time_s"]
-            if entry["kind"] == "budgets":
-                in_force = body["budgets"]
-            if entry["kind"] == "spent":
-                spent.append(body)
-                if [{k: v for k, v in one.items() if k != "spent"} for one in body["after"]] != in_force:
-                    raise Wrong("does not state the budgets that were in force")
-                for one in body["after"]:
-                    check_epsilon(one, spent)
-                    report.epsilons += 1
-        except Wrong as error:
-            report.problem(ledger.path, line, str(error))
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
-            report.problem(ledger.path, line, "it cannot be read as what a ledger writes")
+    checked, wrong = check_payments(ledger.entries)
+    report.epsilons += checked
+    for line, why in wrong:
+        report.problem(ledger.path, line, why)
+
+
+def check_absent(transcripts: list[Chain], ledgers: list[Chain], asked: list[str], report: Report) -> None:
+    """Say whose records are not here: nothing else shows that (docs/records.md, 7)."""
+    if absent := [site for site in asked if site not in {chain.owner for chain in transcripts}]:
+        report.notes.append(f"not here, or not verified: the transcripts of {', '.join(absent)}")
+    there = {(ledger.owner, ledger.entries[0]["body"].get("dataset")) for ledger in ledgers}
+    for chain in transcripts:
+        bodies = [body.get("ledgers") or {} for _, body in chain.of("released", "summed", "followed")]
+        for name in sorted({name for heads in bodies for name in heads}):
+            if (chain.owner, name) not in there:
+                report.notes.append(f"{chain.path}: its ledger {name!r} is not here, or not verified")
 
 
 # --- the whole folder (docs/records.md, 6) ---------------------------------------------------------------
@@ -359,6 +353,7 @@ def main(arguments: list[str] | None = None) -> int:
         check_ends(transcripts, None, report)
     for ledger in ledgers:
         check_ledger(ledger, transcripts, report)
+    check_absent(transcripts, ledgers, list(roster.sites) if central else [], report)
     heads = {entry["hash"] for chain in (*transcripts, *ledgers) for entry in chain.entries}
     for head in given.seen:
         if head not in heads:

@@ -2,8 +2,8 @@
 
 1. A closing entry says how many sums stand before it. A transcript without one is *open*: the study goes on
    or was stopped, an older version wrote it, or its end was cut off. That is noted.
-2. A site that told the aggregator that it has the model has an entry about it; the aggregator's closing entry
-   names these sites.
+2. A site that told the aggregator that it has the model has an entry about it; the aggregator's closing
+   entries name these sites, each those that said so then: one that is written later takes nothing back.
 3. Where a site holds the aggregator's signature over a model, the aggregator's transcript names a model.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secfed.audit.party import Findings, Party
-from secfed.records.transcript import MODEL, closing
+from secfed.records.transcript import CLOSED, MODEL, closing
 
 
 def check_ends(main: Party, sites: Sequence[Party], found: Findings) -> None:
@@ -28,10 +28,11 @@ def check_ends(main: Party, sites: Sequence[Party], found: Findings) -> None:
             f"open, without a closing entry: {', '.join(still)} (the study goes on or was stopped, an older "
             "version wrote it, or its end was cut off)"
         )
-    delivered = (closing(main.entries) or {}).get("delivered")
+    told = [entry.body.get("delivered") for entry in main.entries if entry.kind == CLOSED]
+    delivered = {str(site) for sites in told if isinstance(sites, list) for site in sites}
     for site in sites:
         models = [entry.body for entry in site.entries if entry.kind == MODEL]
-        if site.entries and not models and isinstance(delivered, list) and site.owner in delivered:
+        if site.entries and not models and site.owner in delivered:
             why = "its end was cut off: by the aggregator's transcript it has the model, and it names none"
             found.problem(site.path, None, why)
         signed = any("signature" in body for body in models)

@@ -20,6 +20,8 @@ from secfed.terminal.tables import first_that_fits, new_table
 
 _MOST_CLASSES: Final = 20
 _MOST_ROWS: Final = 100_000  # that are read to find labels and numeric columns
+_FEWEST_NUMBERED: Final = 10  # records; fewer have other numbers by chance
+_MOST_NAMED: Final = 50  # features
 
 
 def init(
@@ -69,6 +71,10 @@ def init(
         scale = {name: [0.0, 1.0] for name in features}
         tables["data"] |= {"standardize": False, "impute": "centre", "scale": scale}
     _write(folder, tables, len(columns) - len(features) - 1 - (site_column is not None))
+    for name in features:
+        if _may_be_an_id(found[name]):
+            told = f"{name}: is another whole number in every record. If it is an identifier, remove it from"
+            stdout().print(Text(plain_text(f"{told} feature_columns in study.toml."), style="yellow"))
 
 
 def _asked(given: object, option: str, question: str) -> Any:
@@ -102,6 +108,12 @@ def _is_numeric(values: list[str]) -> bool:
         return bool([number_of(value) for value in values if value.lower() not in ALWAYS_MISSING])
     except ValueError:
         return False
+
+
+def _may_be_an_id(values: list[str]) -> bool:
+    return len(set(values)) == len(values) >= _FEWEST_NUMBERED and all(
+        re.fullmatch(r"[+-]?[0-9]+", value) for value in values
+    )
 
 
 def _data(
@@ -153,15 +165,19 @@ def _write(folder: Path, tables: dict[str, Any], left_out: int) -> None:
         shown.add_row(plain_text(site), f"{training:,}", f"{held_out:,}")
     console.print(first_that_fits(console, [shown]))
     data = tables["data"]
-    features, classes = plural(len(data["feature_columns"]), "feature"), len(data["labels"])
+    names, classes = data["feature_columns"], len(data["labels"])
     more = f"; {plural(left_out, 'column')} without numbers left out" if left_out else ""
-    console.print(Text(f"{features}, {classes} classes{more}."))
+    console.print(Text(f"{plural(len(names), 'feature')}, {classes} classes{more}."))
+    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    console.print(Text(plain_text(f"Features: {', '.join(names[:_MOST_NAMED]) or 'none'}{rest}.")))
     if "scale" in data:
         told = (
             "Write the usual centre and spread of every column into data.scale: they are public, and must not"
         )
         console.print(Text(f"{told} come from these records.", style="yellow"))
     typer.echo(f"Wrote {folder / 'study.toml'}, and {folder / 'policy.toml'} for a hospital that permits it.")
+    again = shlex.join(["secfed", "policy", "from", str(folder / "study.toml")])
+    typer.echo(f"Whoever changes study.toml makes the policy again, which permits nothing else: {again}")
     command = ["secfed", "simulate", str(folder / "study.toml"), "--out", str(folder / "run")]
     typer.echo(f"Next: {shlex.join(command)}")
 

@@ -80,9 +80,8 @@ class StudyView:
 
     @property
     def columns(self) -> list[str]:
-        """Of the table that it reads, the label last."""
-        data = self.tables.get("data", {})
-        return [*data.get("feature_columns", ()), *filter(None, [data.get("label_column")])]
+        """Of the table that it reads."""
+        return self.offer.columns if self.offer else []
 
     @property
     def protection(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -131,9 +132,18 @@ def check_depth(content: object) -> None:
     raise RecursionError
 
 
-def to_json(content: Mapping[str, Any]) -> bytes:
+def to_json(content: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
     """A JSON text for a file that people may look at."""
-    return (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def finite(content: Any) -> Any:
+    """The same content with text for infinity and for what is no number, which JSON does not have."""
+    if isinstance(content, Mapping):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from secfed.config.cohort_rules import threshold
+from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.control import make_state_folder
@@ -23,6 +24,7 @@ from secfed.deploy.transport.study_server import Offer
 from secfed.server.coordinator import Coordinator, RoundOutcome
 from secfed.server.round import Rules
 from secfed.site.terms import Terms
+from secfed.storage import private_files
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from tests.deploy import central_case
@@ -77,6 +79,15 @@ def status(folder: SiteFolder) -> dict[str, Any]:
 def permit(folder: SiteFolder, approve: str = "automatic", policy: str = POLICY) -> None:
     folder.policy_path.write_text(policy.format(approve=approve), encoding="utf-8")
     make_state_folder(folder.state)
+
+
+def asked(folder: SiteFolder, name: str, digest: bytes) -> None:
+    """A study asked and waits for a person, with what the agent keeps of it."""
+    Approvals(folder.approvals_path).hold(name, digest, utc_now())
+    offers = folder.state / "offers"
+    offers.mkdir(parents=True, exist_ok=True)
+    content = private_files.to_json({"tables": Study.parse(TOML).tables(), "sites": NAMES})
+    (offers / f"{digest.hex()}.json").write_bytes(content)
 
 
 class Agents:

@@ -91,6 +91,8 @@ ELSEWHERE: Final = {
     "site: before model written": "at the end of a study: tests/secfed/runs/test_final_model.py",
     "site: after model written": "at the end of a study: tests/secfed/runs/test_final_model.py",
     "site: after model recorded": "at the end of a study: tests/secfed/runs/test_final_model.py",
+    "notification: queued": "not in a study: tests/deploy/notification/test_notifier.py",
+    "notification: delivered": "not in a study: tests/deploy/notification/test_notifier.py",
     "aggregate: before a sum is stored": "encrypted protection: test_aggregator_crashes.py",
     "aggregate: after a sum is stored": "encrypted protection: test_aggregator_crashes.py",
     "aggregate: before aborted is in the transcript": "no round is aborted here: test_aggregator_crashes.py",

@@ -177,6 +177,10 @@ def _check_run(state: CheckedFolder, run: AuditedRun) -> None:
     for path, body in stated[1:]:
         if body != stated[0][1]:
             state.problem(path, 2, f"its settings differ from those in {stated[0][0]}")
+    absent = [site for site in run.roster.sites if site not in run.sites]
+    if run.central is not None and absent:
+        of = f"study {run.study!r}: no transcript is here of {', '.join(absent)}"
+        state.notes.append(f"{of}, which the roster names; so theirs was not compared with the others")
     for site, chain in run.sites.items():
         where = f"{site}, study {run.study!r}"
         if run.central is None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from secfed.algorithms.metrics import clustering
 from secfed.algorithms.metrics.classification import NOISY, finish
 from secfed.algorithms.metrics.clustering import noisy_scores, scores
 from secfed.algorithms.metrics.noise_error import WITHHELD_ABOVE, is_withheld, ratio_error
@@ -61,3 +62,33 @@ def test_cluster_scores_have_errors_or_are_withheld():
         within += sum(abs(found[name] - exact[name]) <= found[f"{name}_error_95"] for name in exact)
     assert within >= 54  # of 60
     assert all(is_withheld(noisy_scores(table, 50.0), name) for name in exact)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "elsewhere", "clusters", "deviation"),
+    [(1000.0, 0.0, 3, 5.0), (300.0, 15.0, 3, 3.0), (200.0, 0.0, 10, 0.5), (50.0, 50.0, 3, 3.0)],
+    ids=["without other cells", "with small ones", "ten clusters", "no structure"],
+)
+def test_shown_cluster_scores_lie_within_their_errors(diagonal, elsewhere, clusters, deviation, monkeypatch):
+    """Empty cells become noise without its negative half, and the best of many matchings is the luckiest."""
+    monkeypatch.setattr(clustering, "_REDRAWN", 60)
+    table = np.full((clusters, clusters), elsewhere) + np.eye(clusters) * (diagonal - elsewhere)
+    exact, rng = scores(torch.from_numpy(table)), np.random.default_rng(2)
+    shown, within = dict.fromkeys(exact, 0), dict.fromkeys(exact, 0)
+    for _ in range(60):
+        found = noisy_scores(torch.from_numpy(table + rng.normal(0, deviation, table.shape)), deviation)
+        for name, truth in exact.items():
+            shown[name] += not is_withheld(found, name)
+            within[name] += abs(found[name] - truth) <= found[f"{name}_error_95"]
+    assert min(shown.values()) >= 50
+    assert all(within[name] >= 0.93 * shown[name] for name in exact), within
+
+
+def test_cluster_scores_that_empty_cells_would_bias_are_withheld():
+    table = torch.eye(3, dtype=torch.float64) * 100
+    rng, shown = np.random.default_rng(3), 0
+    for _ in range(10):
+        found = noisy_scores(table + torch.from_numpy(rng.normal(0, 2.0, (3, 3))), 2.0)
+        shown += not is_withheld(found, "nmi")
+        assert not is_withheld(found, "acc")
+    assert shown <= 1

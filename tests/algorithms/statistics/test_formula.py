@@ -175,3 +175,28 @@ def test_a_formula_without_a_left_side_has_no_outcome(table):
     pytest.importorskip("formulaic", reason=WHY)
     with pytest.raises(ConfigError, match="has no left side"):
         design("~ age", COLUMNS).outcome(table)
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        (":".join(f"c{at}" for at in range(9)), "more than 500 columns"),
+        (":".join(f"c{at}" for at in range(30)), "more than 500 columns"),
+        (":".join(f"large{at}" for at in range(5)), "more than 500 columns"),  # 10^15 of them
+        ("y ~ I(age * " + "9" * 500 + ")", "is not an expression"),
+    ],
+    ids=["9 factors", "30 factors", "many categories", "a number without a value"],
+)
+def test_what_would_exhaust_the_memory_is_refused_at_once(formula, message):
+    columns = (
+        *COLUMNS,
+        *(Column.category(f"c{at}", ("a", "b")) for at in range(30)),
+        *(Column.category(f"large{at}", tuple(map(str, range(1000)))) for at in range(5)),
+    )
+    with pytest.raises(ConfigError, match=message):
+        design(formula, columns)
+
+
+def test_as_many_categories_as_fit_are_coded():
+    columns = tuple(Column.category(f"c{at}", ("a", "b")) for at in range(8))
+    assert len(design(":".join(column.name for column in columns), columns).columns) == 256

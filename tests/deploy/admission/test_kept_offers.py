@@ -9,6 +9,7 @@ import pytest
 
 from secfed.deploy.admission import kept_offers
 from secfed.deploy.admission.kept_offers import KeptOffer
+from secfed.errors import PolicyRefused
 from secfed.site.terms import Terms
 from secfed.study.study import Study
 from tests.conftest import ROOT
@@ -37,10 +38,79 @@ def test_what_is_not_protected_is_said_first() -> None:
 def test_a_study_centre_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = STUDY.digest().hex()
     monkeypatch.setattr(kept_offers, "_MOST_BYTES", 100)
-    kept_offers.keep(tmp_path, terms(STUDY))
+    with pytest.raises(PolicyRefused, match="what a person approves is 100 at most"):
+        kept_offers.keep(tmp_path, terms(STUDY))
     assert kept_offers.kept(tmp_path, digest) is None
     monkeypatch.undo()
     kept_offers.keep(tmp_path, terms(STUDY))
     assert kept_offers.kept(tmp_path, digest) == KeptOffer.of(terms(STUDY))
     kept_offers.forget(tmp_path, digest)
     assert kept_offers.kept(tmp_path, digest) is None
+
+
+COLUMNS = """
+[study]
+name = "wards"
+rounds = 1
+[algorithm]
+name = "fedavg"
+weighting = "equal"
+[model]
+name = "mlp"
+[data]
+name = "columns"
+path = "hospital.duckdb"
+view = "wards"
+site_column = "ward"
+sites = ["a", "b", "c"]
+[data.columns.age]
+low = 18
+high = 100
+unit = "years"
+[data.columns.x]
+source = "hiv_status"
+categories = ["neg", "pos"]
+[protection]
+name = "masked"
+[privacy]
+unit = "group"
+group_size = 5
+epsilon = 3.0
+delta = 1e-5
+noise = "sum"
+"""
+
+
+def test_every_column_that_is_read_and_the_whole_guarantee_are_shown() -> None:
+    facts = dict(KeptOffer.of(terms(Study.parse(COLUMNS))).facts())
+    assert facts["Data"] == "columns, hospital.duckdb, wards"
+    assert "age: 18.0 to 100.0 years; x (read from hiv_status): neg, pos" in facts["Columns"]
+    assert "ward (site column)" in facts["Columns"]
+    assert "test_fraction" in dict(KeptOffer.of(terms(STUDY)).facts())["Reading"]
+    assert "for every group of 5 records (replace-record); noise in the sum" in facts["Privacy"]
+    privacy = dict(KeptOffer.of(terms(STUDY)).facts())["Privacy"]
+    assert "(add-or-remove-record); all noise added here" in privacy
+
+
+def test_a_study_with_many_columns_is_kept(tmp_path: Path) -> None:
+    """136 kB of study text are no more once the settings are written down."""
+    names = ", ".join(f'"{number:x}"' for number in range(20_000))
+    text = COLUMNS.partition("[data]")[0] + (
+        '[data]\nname = "csv"\npath = "a.csv"\nlabel_column = "y"\nlabels = ["0", "1"]\nsite_column = "h"\n'
+        f'sites = ["a", "b", "c"]\nfeature_columns = [{names}]\n'
+    )
+    study = Study.parse(text)
+    kept_offers.keep(tmp_path, terms(study))
+    found = kept_offers.kept(tmp_path, study.digest().hex())
+    assert found is not None
+    assert "4e1f" in dict(found.facts())["Columns"]
+
+
+def test_an_infinite_setting_is_kept_as_text(tmp_path: Path) -> None:
+    study = Study.parse((ROOT / "examples" / "fmcsc-digits.toml").read_text()).replace(
+        "algorithm.paper_laplace_epsilon", float("inf")
+    )
+    kept_offers.keep(tmp_path, terms(study))
+    found = kept_offers.kept(tmp_path, study.digest().hex())
+    assert found == KeptOffer.of(terms(study))
+    assert "paper_laplace_epsilon inf" in dict(found.facts())["Algorithm"]

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -304,3 +305,31 @@ def test_statistics_that_can_be_subtracted_have_a_rule_of_their_own(hospital: Ho
     assert caught.value.keys == ("subtractable",)
     hospital.policy(twins="permit", subtractable="permit")
     hospital.offered(fewer)
+
+
+def test_what_nobody_was_shown_is_not_approved(hospital: Hospital) -> None:
+    hospital.policy("manual")
+    assert hospital.is_held(FIRST)
+    study = Study.parse(FIRST)
+    (hospital.folder.state / "offers" / f"{study.digest().hex()}.json").unlink()
+    code, output = hospital.secfed("approve", study.name)
+    assert code == PolicyRefused.exit_code
+    assert "nothing is kept here of what the study asks for" in output
+    assert hospital.is_held(FIRST)  # it asks again, and is kept again
+    assert hospital.secfed("approve", study.name)[0] == 0
+
+
+def test_a_study_with_an_infinite_setting_is_compared_with_later_ones(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Study.identity
+
+    def unbounded(study: Study) -> dict[str, Any]:
+        tables = plain(study)
+        return tables | {"algorithm": {**tables["algorithm"], "bound": float("inf")}}
+
+    monkeypatch.setattr(Study, "identity", unbounded)
+    hospital.begins(FIRST)
+    assert hospital.is_held(LEFT_OUT)
+    (shown,) = hospital.shown(LEFT_OUT)
+    assert "bound" not in shown

@@ -26,6 +26,7 @@ from secfed.deploy.enrolment.rosters import PINNED_FILE, pin
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import PolicyRefused, RosterError
 from tests.conftest import ROOT
+from tests.deploy.agent_case import asked
 from tests.ports import without_metrics
 
 DIGEST = b"\x11" * 32
@@ -89,7 +90,7 @@ class TestFolder:
     def test_a_printed_command_works_where_it_is_read(
         self, site: SiteFolder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        Approvals(site.approvals_path).hold("heart-1", DIGEST, utc_now())
+        asked(site, "heart-1", DIGEST)
         shown = ok("agent", "status", "--dir", site.folder)
         (line,) = (line for line in shown.splitlines() if "secfed agent approve" in line)
         words = shlex.split(line.partition("secfed ")[2])

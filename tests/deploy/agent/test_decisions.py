@@ -43,7 +43,7 @@ from secfed.runs.run_folder import DECISIONS_FILE
 from secfed.study.limits import study_id
 from secfed.wire.frames import Notice, Step, Task, decode
 from secfed.wire.transport import OnReply
-from tests.deploy.agent_case import NAMES, Centre, permit, status
+from tests.deploy.agent_case import NAMES, Centre, asked, permit, status
 from tests.deploy.agent_case import POLICY as PERMITTING
 from tests.deploy.link_case import wait_until
 
@@ -243,7 +243,7 @@ def test_a_flood_of_refusals_does_not_fill_the_disk(
 class TestCommandLine:
     def test_decisions_of_people_are_signed_at_once(self, folder: SiteFolder) -> None:
         digest = "ab" * 32
-        Approvals(folder.approvals_path).hold("heart", bytes.fromhex(digest), utc_now())
+        asked(folder, "heart", bytes.fromhex(digest))
         for command in ("approve", "refuse"):
             secfed("agent", command, digest, "--dir", folder.folder)
         assert kinds(folder)[-2:] == [APPROVED, WITHDRAWN]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -12,7 +14,8 @@ from secfed import __version__
 from secfed.audit.transcript_check import verify_run
 from secfed.cli.app import app
 from secfed.deploy.aggregator import aggregator
-from secfed.deploy.aggregator.aggregator import Service
+from secfed.deploy.aggregator.aggregator import Aggregator, Service
+from secfed.deploy.transport.study_server import Refused, SiteReply
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import site_folder
 from tests.deploy.central_case import TOML
@@ -112,3 +115,22 @@ def test_an_address_that_grpc_would_read_as_another_one_is_refused(listen):
     with pytest.raises(ConfigError, match=re.escape(f"--listen {listen}: is not HOST:PORT")):
         Service(listen=listen).link_limits()
     assert Service(listen="[::1]:0").link_limits() == Service().link_limits()
+
+
+def test_only_an_answer_to_the_farewell_says_that_a_site_has_the_model():
+    """A reply to an earlier request that comes in late must not stand in the transcript as a delivery."""
+    farewell, earlier = b"f" * 16, b"e" * 16
+    released, told, arrivals = [], [], SimpleQueue()
+    for name, request in (("late", earlier), ("there", farewell)):
+        arrivals.put(SiteReply(name, request, memoryview(b""), lambda name=name: released.append(name)))
+    arrivals.put(Refused("late", earlier, "x", "no longer"))
+    arrivals.put(Refused("refusing", farewell, "x", "bad model"))
+    served = Aggregator.__new__(Aggregator)
+    served._server = SimpleNamespace(arrivals=arrivals)
+    served._central = SimpleNamespace(study=SimpleNamespace(rounds=2))
+    served._tell = lambda what, **facts: told.append((what, facts["site"], facts["reason"]))
+    took = set()
+    served._hear(farewell, took)
+    assert took == {"there"}
+    assert released == ["late", "there"]
+    assert told == [("refused", "refusing", "bad model")]

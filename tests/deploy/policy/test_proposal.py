@@ -17,6 +17,31 @@ from secfed.study.study import Study
 from tests.conftest import ROOT
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+COLUMNS = """
+[study]
+name = "wards"
+rounds = 1
+[algorithm]
+name = "fedavg"
+weighting = "equal"
+[model]
+name = "mlp"
+[protection]
+name = "masked"
+[privacy]
+unit = "record"
+epsilon = 3.0
+delta = 1e-5
+adjacency = "replace-record"
+[data]
+name = "columns"
+path = "wards.csv"
+site_column = "ward"
+sites = ["a", "b", "c"]
+[data.columns.age]
+low = 18
+high = 100
+"""
 
 
 def _studies() -> list[Path]:
@@ -47,6 +72,7 @@ def test_it_permits_nothing_else(tmp_path: Path) -> None:
     policy = Policy.load(file)
     changes = {
         "study.name": "another",
+        "study.seed": 7,
         "study.rounds": study.rounds + 1,
         "algorithm.local_epochs": 3,
         "algorithm.learning_rate": 0.6,
@@ -70,3 +96,26 @@ def test_its_limits_are_those_of_the_study() -> None:
     assert (tables["privacy"]["max_epsilon"], tables["privacy"]["max_delta"]) == (4.0, 1e-4)
     (data,) = tables["data"]
     assert data["budget"] == [{"epsilon": 4.0, "delta": 1e-4, "period_days": 365, "protects": "record"}]
+
+
+def test_another_column_or_a_weaker_relation_under_the_same_name_is_not_permitted(tmp_path: Path) -> None:
+    study = Study.parse(COLUMNS)
+    file = tmp_path / "policy.toml"
+    file.write_text(proposal(study))
+    policy = Policy.load(file)
+    assert policy.check(study, NOW, sites=3) == []
+    wider = Study.parse(f'{COLUMNS}[data.columns.x]\nsource = "hiv_status"\ncategories = ["neg", "pos"]\n')
+    (violation,) = policy.check(wider, NOW, sites=3)
+    assert str(violation).startswith("study.name: the study has 'wards', digest ")
+    weaker = study.replace("privacy.adjacency", "add-or-remove-record")
+    assert policy.check(weaker, NOW, sites=3)
+    assert policy.check(study.replace("protection.keystream", "aes-256-ctr"), NOW, sites=3)
+    assert policy.check(study.replace("data.sites", ["a", "b", "d"]), NOW, sites=3)
+
+
+def test_signs_that_are_not_printable_are_escaped() -> None:
+    study = Study.parse(COLUMNS.replace('path = "wards.csv"', 'path = "wa\\u009b2J\\u202erds.csv"'))
+    assert "\x9b" in study.data.path  # type: ignore[attr-defined]
+    text = proposal(study)
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert tomllib.loads(text)["data"][0]["study_path"] == "wa\x9b2J\u202erds.csv"

@@ -62,3 +62,16 @@ def test_what_cannot_be_a_study_is_said(
     done = init(tmp_path / "new", "--table", table, *arguments)
     assert (done.exit_code, told in done.stderr) == (code, True), done.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_features_are_named_and_what_may_identify_a_record_is_said(table: Path, tmp_path: Path) -> None:
+    lines = table.read_text().splitlines()
+    ids = ["patient_id", *(str(70_000 + 7 * number) for number in range(len(lines) - 1))]
+    table.write_text("\n".join(f"{one},{line}" for one, line in zip(ids, lines, strict=True)) + "\n")
+    done = init(tmp_path / "heart", "--table", table, "--label", "sick", "--site-column", "hospital")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert "Features: patient_id, age, pulse." in said
+    assert "patient_id: is another whole number in every record." in said
+    assert "age: is another" not in said
+    assert "pulse: is another" not in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -249,16 +248,6 @@ def test_folders_that_are_no_console(opened: Opened, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=reason):
             opened_folders(folders)
-
-
-def test_without_the_extra_one_line_says_which(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in sys.modules if name.startswith(("secfed.console", "uvicorn"))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    done = secfed("console", tmp_path)
-    assert done.exit_code == ConfigError.exit_code
-    assert "the console needs the package uvicorn" in done.stderr
-    assert "'.[web]'" in done.stderr
 
 
 def test_help() -> None:
