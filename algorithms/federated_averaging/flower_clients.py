@@ -65,6 +65,6 @@ class FlowerClients(WeightedMean):
             loss = 0.0
             for x, y in records:
                 scores = model.eval()(x.to(context.device))
-                loss += float(nn.functional.cross_entropy(scores, y.to(context.device), reduction="sum"))
+                loss += float(self.task.summed_loss(scores, y.to(context.device)))
         update = self.difference(model, context.received)
         return {**update, "train_loss": loss / len(data.train_y)}

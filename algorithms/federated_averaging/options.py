@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.framework.step_options import DeviceOptions, StepOptions
+from secfed.algorithms.framework.targets import TASKS, TaskName
 from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
@@ -16,6 +17,11 @@ class MeanOptions(DeviceOptions):
 
     weighting: Literal["records", "equal"] = Field(
         default="records", description='"records" (up to weight_cap) or "equal"'
+    )
+    task: TaskName = Field(
+        default="classification",
+        json_schema_extra=LATER,
+        description="what is learnt: " + ", ".join(f'"{name}"' for name in TASKS),
     )
     weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
 

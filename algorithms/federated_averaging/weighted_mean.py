@@ -37,7 +37,6 @@ from secfed.algorithms.framework.base import Metrics, SiteProgram, fitting, no_e
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.parameters import write_parameters
 from secfed.algorithms.framework.server_state import ModelServer, copies, model_of, part_of
-from secfed.algorithms.metrics import classification
 from secfed.dp.training.plain_loop import choose_device
 from secfed.dp.training.step import StepSettings
 from secfed.errors import RangeError, WrongState
@@ -70,9 +69,7 @@ class WeightedMean(WeightedPlan):
         network = self.setting.model().to(device)
         write_parameters(network, model)
         return {
-            site: classification.finish(
-                self.evaluate(network, self.site_data(site), device), self.data.classes
-            )
+            site: self.task.finish(self.evaluate(network, self.site_data(site), device))
             for site in self.setting.sites
         }
 
@@ -110,7 +107,7 @@ class WeightedMeanSite(SiteProgram):
         if self._algorithm.statistics is not None:
             known["records"] = self._algorithm.statistics.records(len(data.train_y))
         if not self._algorithm.noisy_metrics:
-            known |= classification.counts(data.test_y, self._algorithm.data.classes)
+            known |= self._algorithm.task.counts(data.test_y)
         return fitting(exchange, known)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
@@ -160,11 +157,12 @@ class WeightedMeanSite(SiteProgram):
 
         if not self._algorithm.noisy_metrics or self._sums is not None:
             return sums()
-        if self._privacy is None:
-            raise WrongState("private metrics need a site's privacy")
-        fields = classification.fields(self._algorithm.data.classes, noisy=True)
+        task = self._algorithm.task
+        if self._privacy is None or task.noisy_l2 is None:
+            raise WrongState("private metrics need a site's privacy, and a task that has them")
+        fields = task.fields(noisy=True)
         noisy = {field.name: field.shape for field in fields}
-        return self._privacy.release_sums(sums, noisy, l2=classification.NOISY_L2)
+        return self._privacy.release_sums(sums, noisy, l2=task.noisy_l2)
 
     def _train_on(self, round_number: int, received: State, shared: State) -> Summands:
         write_parameters(self._model, received)  # evaluation may have personalised them
@@ -217,7 +215,7 @@ class WeightedMeanServer(ModelServer):
             return
         metrics = self._metrics.of(round_number - 1)
         noise = self._algorithm.metric_noise(totals)
-        metrics.update(classification.finish(totals, self._algorithm.data.classes, deviation=noise))
+        metrics.update(self._algorithm.task.finish(totals, deviation=noise))
         if exchange.name != UPDATE:
             return
         # A layout without weights is that of site-level privacy: every survivor counts the same.
