@@ -31,6 +31,7 @@ from secfed.algorithms.data.tabular import options as table_options
 from secfed.algorithms.data.transfer import files as transfer_files
 from secfed.algorithms.data.transfer import flickr, scenes
 from secfed.algorithms.data.transfer import options as transfer_options
+from secfed.algorithms.data.volumes import folders as volume_folders
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.registry import RegistryEntry, find_algorithms
 from secfed.algorithms.models import dual_encoder_options, linear_head, multiview, networks, note_encoder
@@ -99,6 +100,8 @@ DATASETS: Mapping[str, RegistryEntry] = {
     "transfer-files": RegistryEntry(transfer_options.TransferFilesOptions, transfer_files.TransferFiles),
     "digits-views": RegistryEntry(multiview_options.DigitsViewsOptions, digits.digits_views),
     "heart-disease": _bundled(heart_disease.HeartDiseaseOptions, heart_disease.heart_disease),
+    "volumes": RegistryEntry(volume_folders.VolumesOptions, volume_folders.volumes),
+    "volume-table": RegistryEntry(volume_folders.VolumeTableOptions, volume_folders.VolumeTable),
     "columns": RegistryEntry(column_options.ColumnsOptions, column_sets.columns),
     "heart-table": _bundled(column_sets.HeartTableOptions, column_sets.heart_table),
     "diabetes-table": _bundled(column_sets.BundledTableOptions, column_sets.diabetes_table),
