@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -19,7 +19,7 @@ from torch import nn
 
 from secfed.algorithms.data.image_text.base import Pairs
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.algorithms.framework.parameters import read_parameters
+from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models.dual_encoder import DualEncoder
@@ -105,7 +105,7 @@ def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
     model, pairs = algorithm.network(algorithm.initial), algorithm.site_data(site).train
     for round_number in range(1, algorithm.setting.study.rounds + 1):
         frozen = algorithm.frozen_names(round_number)
-        _fit(algorithm, model, pairs, site, round_number, _steps_in(algorithm, round_number), frozen)
+        fit_plainly(algorithm, model, pairs, site, round_number, _steps_in(algorithm, round_number), frozen)
     return read_parameters(model)
 
 
@@ -114,7 +114,7 @@ def train_centralised(algorithm: VlpAlgorithm, steps: int | None = None) -> Stat
     everything = pooled(algorithm.site_data(site).train for site in algorithm.setting.sites)
     taken = len(algorithm.setting.sites) * steps_of(algorithm) if steps is None else steps
     model = algorithm.network(algorithm.initial)
-    _fit(algorithm, model, everything, _POOLED, 1, taken)
+    fit_plainly(algorithm, model, everything, _POOLED, 1, taken)
     return read_parameters(model)
 
 
@@ -122,15 +122,33 @@ def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | No
     """A model after one more round of plain training at one site, by default of the last round's steps."""
     network, rounds = algorithm.network(model), algorithm.setting.study.rounds
     taken = _steps_in(algorithm, max(rounds, 1)) if steps is None else steps
-    _fit(algorithm, network, algorithm.site_data(site).train, site, rounds + 1, taken)
+    fit_plainly(algorithm, network, algorithm.site_data(site).train, site, rounds + 1, taken)
     return read_parameters(network)
 
 
-def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) -> torch.Tensor:
+def retrain_with_own_loss(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int) -> State:
+    """The same, but as the method trains its encoders: with its anchor or its teacher, which is ``model``."""
+    rounds, encoders = algorithm.setting.study.rounds, set(algorithm.encoder_names)
+    stages = [one for one in algorithm.round_stages(rounds) if one.steps]
+    stage = next((one for one in stages if encoders & set(one.trained)), stages[0])
+    stage = replace(stage, steps=steps, weighted=False)
+    program: VlpSite = algorithm.site_program(algorithm, site)
+    write_parameters(program.network, model)
+    program.train(rounds + 1, stage, model)
+    return read_parameters(program.network)
+
+
+def distortion(
+    algorithm: VlpAlgorithm, model: State, steps: int | None = None, *, own_loss: bool = False
+) -> torch.Tensor:
     """[site retrained at, site tested on] in the study's order; see :mod:`distortion`."""
     sites = algorithm.setting.sites
     tests = {site: algorithm.site_data(site).test for site in sites}
-    retrained = {site: retrain(algorithm, model, site, steps) for site in sites}
+    if own_loss:
+        taken = _steps_in(algorithm, max(algorithm.setting.study.rounds, 1)) if steps is None else steps
+        retrained = {site: retrain_with_own_loss(algorithm, model, site, taken) for site in sites}
+    else:
+        retrained = {site: retrain(algorithm, model, site, steps) for site in sites}
     return distortion_matrix(algorithm.network(model), model, retrained, tests, algorithm.device)
 
 
@@ -157,6 +175,25 @@ def summary(per_site: PerSite) -> dict[str, float]:
     }
 
 
+def relative_summary(algorithm: VlpAlgorithm, model: State) -> dict[str, float]:
+    """As :func:`summary`, of each site's recall at 1 divided by what its repeated reports leave possible."""
+    network, batch = algorithm.network(model), algorithm.options.evaluation_batch
+    tests = (algorithm.site_data(site).test for site in algorithm.setting.sites)
+    sums = [
+        retrieval.evaluate_site(network, pairs, batch, algorithm.device, ceiling=True)
+        for pairs in tests
+        if len(pairs)
+    ]
+    if not sums:
+        return {}
+    relative = [one["eval/relative_recall_at_1"] for one in sums]
+    return {
+        "relative_at_1": math.fsum(relative) / len(relative),
+        "worst_relative_at_1": min(relative),
+        "relative_disparity": statistics.pstdev(relative),
+    }
+
+
 def pooled(parts: Iterable[Pairs]) -> Pairs:
     """The pairs of several sites, one after another. Masks are kept if every site has them."""
     several = list(parts)
@@ -172,15 +209,15 @@ def pooled(parts: Iterable[Pairs]) -> Pairs:
 
 
 def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pairs]) -> PerSite:
-    network, batch = algorithm.network(model), algorithm.options.evaluation_batch
+    network = algorithm.network(model)
     return {
-        site: retrieval.finish(retrieval.evaluate_site(network, pairs, batch, algorithm.device))
+        site: retrieval.finish(algorithm.evaluate(network, pairs))
         for site, pairs in tests.items()
         if len(pairs)
     }
 
 
-def _fit(
+def fit_plainly(
     algorithm: VlpAlgorithm,
     model: DualEncoder,
     pairs: Pairs,
@@ -209,7 +246,7 @@ def _fit(
             learning_rate=options.learning_rate,
             optimizer=options.optimizer,
             weight_decay=options.weight_decay,
-            warmup=options.learning_rate_warmup,
+            warmup=options.warmup(steps),
         )
         batches = (options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows)
         run_stage(

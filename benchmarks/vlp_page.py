@@ -14,6 +14,7 @@ from comparison import mean_and_spread
 from vlp_runs import (
     ABLATION,
     ALL,
+    COUNTING,
     METHODS,
     ON_TOP,
     OTHERS,
@@ -23,6 +24,7 @@ from vlp_runs import (
     SETS,
     STEPS,
     TRACES,
+    UNITS,
     WARM,
 )
 
@@ -51,14 +53,20 @@ comparisons inside one table mean anything.
 * **R@1, R@5**: text-to-image recall inside batches, on held-out pairs, mean over sites. **Worst**: the
   lowest site. **Disparity**: population standard deviation of R@1 over sites; **max-min** its range.
   Per-site numbers are `oracle`: a simulation can know them, a study cannot.
+* **R@1 / ceiling**: R@1 divided by what repeated reports leave possible: of several images with one report
+  only one can come first. Its worst site and disparity compare methods; those of R@1 mostly compare records.
 * **Decentralised**: each site alone; every site's model is measured at *all* sites, and the mean over the
   models is shown. "At home" is each model at its own site.
 * **Few shots**: one linear layer on frozen image features, 1 % or 10 % of the labels, five draws.
   **Pneumonia**: accuracy on PneumoniaMNIST. **Findings**: balanced accuracy, mean of five binary probes.
   **Dice**: a small decoder on frozen features, 1 % or 10 % of the masks.
+* **mu, guidance, beta** multiply the *mean* over pairs and the 64 dimensions of an embedding, as in the
+  authors' code, unless a row says "squared norm": in the papers' formulas, sums over dimensions, mu = 5 is
+  0.08 and beta = 2 is 0.03.
 * **Unseen**: R@1 in a style that no site has. **Distortion**: mean drop of paired cosine similarity after
-  one more round at a single site. In tables from pretrained encoders, without a rising rate and on MedPix it
-  is after another round of each method's own number of steps (FedRGB 35, the others 40).
+  one more round of plain training at a single site; **own loss**: of the method's own training. In tables
+  from pretrained encoders, without a rising rate and on MedPix it is after another round of each method's
+  own number of steps (FedRGB 35, the others 40).
 """
 # What the first table shows: title, data set, which runs, score.
 _SUMMARY = (
@@ -75,6 +83,9 @@ _RECALL = {
     "worst R@5": "worst_at_5",
     "disparity": "disparity",
     "max-min": "max_min",
+    "R@1 / ceiling": "relative_at_1",
+    "worst": "worst_relative_at_1",
+    "its disparity": "relative_disparity",
 }
 _OTHER = {
     "pneumonia 1 %": "pneumonia_1",
@@ -163,6 +174,8 @@ def _from_pretrained(found: Runs) -> list[str]:
     for rows, text in (
         (OTHERS, "#### Other methods that secure sums allow"),
         (ABLATION, "#### FedDRA without one of its parts, and with the paper's radius"),
+        (UNITS, "#### Anchor and guidance as squared norms, as in the papers' formulas"),
+        (COUNTING, "#### The papers' counting, a tenth of each stage rising, and FedAvg with as many steps"),
     ):
         if any(method in found for method in rows):
             parts += [
@@ -220,14 +233,18 @@ def _tables(found: Runs, methods: Mapping[str, Any]) -> str:
         }
         if not shown:
             continue
-        last = ["seeds", "CPU min"] if columns is _RECALL else ["distortion"]
+        own = ["distortion, own loss"] if any("distortion_own" in r[0] for r in rows.values()) else []
+        last = ["seeds", "CPU min"] if columns is _RECALL else ["distortion", *own]
         lines = []
         for method, several in rows.items():
             scores = (mean_and_spread(run["scores"].get(key) for run in several) for key in shown.values())
             minutes = statistics.fmean(run["training_cpu_s"] for run in several) / 60
             extra = [str(len(several)), f"{minutes:.1f}"]
             if columns is _OTHER:
-                extra = [mean_and_spread((run.get("distortion") for run in several), digits=3, scale=1.0)]
+                extra = [
+                    mean_and_spread((run.get(key) for run in several), digits=3, scale=1.0)
+                    for key in ("distortion", "distortion_own")[: 1 + len(own)]
+                ]
             lines.append([methods[method].title, *scores, *extra])
         tables.append(sections.table(["method", *shown, *last], lines))
     at_home = [run["at_home"]["recall_at_1"] for run in rows.get("decentralised", ())]

@@ -18,6 +18,8 @@ EXTRAS: Final = {
     "cluster": ("ray", "submitit"),
     "pdf": ("fpdf",),
     "imaging": ("pydicom", "nibabel"),
+    "web": ("starlette", "uvicorn"),
+    "analyse": ("formulaic", "pyarrow", "duckdb"),
 }
 
 
@@ -54,19 +56,16 @@ class ConfigError(SecfedError):
     exit_code = 2
 
 
-class MissingPackage(ConfigError):
-    """A package that one of the extras installs, and that is not here.
+def missing_package(who: str, package: str) -> ConfigError:
+    """The error where a package that one of the extras installs is not here.
 
     Args:
         who: what needs it.
         package: the name under which it is imported; one of :data:`EXTRAS`.
     """
-
-    def __init__(self, who: str, package: str) -> None:
-        extra = next(extra for extra, packages in EXTRAS.items() if package in packages)
-        super().__init__(
-            f"{who} needs the package {package}, which is not installed", remedy=installing(extra)
-        )
+    extra = next(extra for extra, packages in EXTRAS.items() if package in packages)
+    message = f"{who} needs the package {package}, which is not installed"
+    return ConfigError(message, remedy=installing(extra))
 
 
 class DiskFull(ConfigError):

@@ -192,6 +192,9 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "fmcsc, groups": lambda: _fmcsc(**_FMCSC_GROUPS, privacy=_GROUPS),
     "canonical": lambda: canonical_case.study(),
     "canonical, noise in the sum": lambda: canonical_case.study(**_SHARED_MASKED),
+    "view-kmeans": lambda: canonical_case.study().replace(
+        "algorithm", {"name": "view-kmeans", "restarts": 2, "kmeans_iterations": 2}
+    ),
     "canonical-alignment, encoders": lambda: changed(
         vlp_case.TINY,
         {"study__rounds": 1, "algorithm": {"name": "canonical-alignment", "evaluation_batch": 8}},
@@ -200,6 +203,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "fedcola, drop path and frozen tokens": lambda: fedcola_case.study(
         study__rounds=1, model__drop_path=0.2, algorithm__train_tokens=False
     ),
+    "fedcola, pulled": lambda: fedcola_case.study(study__rounds=1, algorithm__mu=0.1),
     "fedcola, groups": lambda: fedcola_case.study(study__rounds=1, privacy=_GROUPS),
     "vlp-fedavg": lambda: _vlp("vlp-fedavg"),
     "vlp-fedavg, other images, warm-up": lambda: _vlp(
@@ -213,6 +217,10 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "vlp-fedmoon": lambda: _vlp("vlp-fedmoon"),
     "vlp-fedema": lambda: _vlp("vlp-fedema"),
     "vlp-fedldawa": lambda: _vlp("vlp-fedldawa"),
+    "vlp-fedavg, heads first": lambda: _vlp("vlp-fedavg", study__rounds=2, algorithm__head_rounds=1),
+    "vlp-fedmae": lambda: _vlp("vlp-fedmae", toy=False),
+    "vlp-fedx": lambda: _vlp("vlp-fedx", toy=False),
+    "vlp-fedu": lambda: _vlp("vlp-fedu", toy=False, study__rounds=2),
     "vlp-fedavg, noise for sites": lambda: _vlp("vlp-fedavg", protection__name="masked", privacy=_SITES),
     "feddra": lambda: vlp_case.study(study__rounds=1),
     "feddra, patients": lambda: vlp_case.study(
@@ -231,6 +239,12 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "fedrgb": _rgb,
     "fedrgb, contrast through features": lambda: _rgb(
         guidance_loss="contrastive", guide_grad_through_features=True
+    ),
+    "fedrgb, mgca, averaged parts": lambda: (
+        _rgb(average_parts=True)
+        .replace("model.objective", "mgca")
+        .replace("model.prototypes", 4)
+        .replace("model.mgca_frozen_rounds", 0)
     ),
     "fedrgb, groups": lambda: _rgb().replace("privacy", _GROUPS),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -20,6 +21,7 @@ WORKS = {
     "init {0}/new --table examples/none.csv --label y": 3,
     f"policy from {_STUDY}": 0,
     "simulate --help": 0,
+    "new --help": 0,
     "sweep --help": 0,
     "algorithms": 0,
     "attack --only second-sum": 0,
@@ -29,6 +31,8 @@ WORKS = {
     "consortium init {0}/centre --name Heart --aggregator-host heart.example": 0,
     "agent status {0}/site": 0,
     "agent pause {0}/site": 0,
+    "agent notify {0}/site": 2,  # nobody is named
+    "consortium notify {0}/centre": 2,
     "audit verify {0}": 24,  # nothing to verify
     "transcript verify {0}": 2,
 }
@@ -42,7 +46,9 @@ LACKS = {
     "bench link --params 100": "net",
     "agent run {0}/site": "net",
     f"aggregate {_STUDY} --consortium {{0}}/centre --out {{0}}/run": "net",
-    "audit report {0} --out {0}/report.html --pdf {0}/report.pdf": "pdf",
+    "audit report {0} --out {0}/report.html --pdf {0}/report.pdf": "pdf",  # and no browser that prints
+    "analyse examples/analyse-diabetes.toml": "analyse",
+    "console {0}": "web",
 }
 _NEEDED_BY_MATPLOTLIB = "PIL"
 
@@ -75,8 +81,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]
     absent.remove(_NEEDED_BY_MATPLOTLIB)
     commands = {command: command.format(folder) for command in (*WORKS, *LACKS)}
     asked = json.dumps([absent, list(commands.values())])
+    env = {**os.environ, "PATH": ""}  # no browser
     process = subprocess.run(
-        [sys.executable, "-c", _CODE, asked], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", _CODE, asked], cwd=ROOT, env=env, capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, process.stderr
     results: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])

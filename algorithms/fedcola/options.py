@@ -12,6 +12,8 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.algorithms.framework.step_options import StepOptions, check_steps
+from secfed.algorithms.models.transfer_options import SharedLayers
+from secfed.config.schema import LATER
 from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
 
@@ -24,6 +26,12 @@ class FedColaOptions(StepOptions):
         description='"fedavg" (each group by itself), "collaborative" (attention layers are averaged over '
         'all sites that hold the modality) or "compensated" (the same, and every group counts all sites '
         "that reach its model)",
+    )
+    shared_layers: SharedLayers = Field(
+        default="attention",
+        json_schema_extra=LATER,
+        description='which layers of blocks are averaged over all sites with the modality: "attention" (as '
+        'published), "mlp" or "blocks"',
     )
     co_layers: Literal["none", "all", "attention", "mlp"] = Field(
         default="all",
@@ -41,8 +49,23 @@ class FedColaOptions(StepOptions):
     batch_size: int = Field(default=112, ge=2, description="records per step, at least 2")
     learning_rate: float = Field(default=1e-4, gt=0, description="AdamW's step size in round 1, above 0")
     learning_rate_decay: float = Field(default=0.99, gt=0, le=1, description="factor per round, above 0 to 1")
+    mu: float = Field(
+        default=0.0,
+        ge=0,
+        json_schema_extra=LATER,
+        description="FedProx's pull to the received model, at least 0",
+    )
     temperature: float = Field(default=0.07, gt=0, description="the temperature of the contrast, above 0")
     participation: float = Field(default=1.0, gt=0, le=1, description="each group's share, above 0 to 1")
+    image_participation: float | None = Field(
+        default=None, gt=0, le=1, json_schema_extra=LATER, description="that of image sites, above 0 to 1"
+    )
+    text_participation: float | None = Field(
+        default=None, gt=0, le=1, json_schema_extra=LATER, description="that of text sites, above 0 to 1"
+    )
+    pairs_participation: float | None = Field(
+        default=None, gt=0, le=1, json_schema_extra=LATER, description="that of pairs sites, above 0 to 1"
+    )
     min_group: int = Field(default=3, ge=3, description="the fewest sites of a group in a sum, at least 3")
     weighting: Literal["equal", "records"] = Field(
         default="equal",
@@ -55,9 +78,14 @@ class FedColaOptions(StepOptions):
         default="last", description='"last" measures the final models, "every" also after each round'
     )
 
+    def share_of(self, kind: str) -> float:
+        """Which share of a group trains in a round."""
+        own: float | None = getattr(self, f"{kind}_participation")
+        return self.participation if own is None else own
+
     @property
     def shares_attention(self) -> bool:
-        """Whether attention layers are summed over all sites that hold the modality."""
+        """Whether attention layers, or others, are summed over all sites that hold the modality."""
         return self.aggregation != "fedavg"
 
     @model_validator(mode="after")
@@ -65,6 +93,9 @@ class FedColaOptions(StepOptions):
         if self.weighting == "equal" and "weight_cap" in self.model_fields_set:
             message = 'algorithm.weight_cap: has no effect with weighting = "equal"'
             raise ConfigError(message, remedy='remove it, or set algorithm.weighting = "records"')
+        if "shared_layers" in self.model_fields_set and not self.shares_attention:
+            message = 'algorithm.shared_layers: has no effect with aggregation = "fedavg"'
+            raise ConfigError(message, remedy="remove it")
         if self.co_layers == "none" and "train_co_layers" in self.model_fields_set:
             message = 'algorithm.train_co_layers: has no effect with co_layers = "none"'
             raise ConfigError(message, remedy="remove it")

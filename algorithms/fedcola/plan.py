@@ -31,7 +31,7 @@ from secfed.algorithms.models.transfer_options import (
     TransferFacts,
     TransferTransformerOptions,
     gated_weights,
-    is_attention,
+    is_shared,
 )
 from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
 from secfed.errors import ConfigError
@@ -112,7 +112,7 @@ class FedColaPlan(RoundPlan[FedColaStage]):
 
     def sampled_count(self, kind: Kind) -> int:
         """How many sites of a group train in a round."""
-        return math.floor(self.options.participation * len(self.group(kind)) + 1e-9)
+        return math.floor(self.options.share_of(kind) * len(self.group(kind)) + 1e-9)
 
     def sampled(self, kind: Kind, round_number: int) -> tuple[SiteId, ...]:
         """Which sites of a group train in a round, drawn without replacement."""
@@ -145,13 +145,16 @@ class FedColaPlan(RoundPlan[FedColaStage]):
 
     def own(self, kind: Kind) -> tuple[str, ...]:
         """Names of the parameters that a group sums by itself."""
-        shared = self.options.shares_attention
-        return tuple(name for name in self.trained(kind) if not (shared and is_attention(name)))
+        return tuple(name for name in self.trained(kind) if not self.shares(name))
+
+    def shares(self, name: str) -> bool:
+        """Whether a parameter is summed over all sites with its modality."""
+        return self.options.shares_attention and is_shared(name, self.options.shared_layers)
 
     def attention(self, modality: Modality) -> tuple[str, ...]:
-        """Names of a modality's attention layers, in the models of both groups that hold it."""
+        """Names of a modality's attention layers (or others), in the models of both groups that hold it."""
         names = self.shapes["pairs"]
-        return tuple(name for name in names if is_attention(name) and name.startswith(f"{modality}."))
+        return tuple(name for name in names if self.shares(name) and name.startswith(f"{modality}."))
 
     @property
     def co_layers(self) -> tuple[str, ...]:

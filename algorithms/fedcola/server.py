@@ -24,7 +24,7 @@ from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.plan import MODALITIES, OTHER, FedColaPlan
 from secfed.algorithms.framework.server_state import MODEL, ModelServer, copies, moved, part_of
 from secfed.algorithms.metrics import transfer_scores
-from secfed.algorithms.models.transfer_options import Modality, is_attention
+from secfed.algorithms.models.transfer_options import Modality
 from secfed.wire.layout import Exchange, State, Totals
 
 Aggregation = Literal["fedavg", "collaborative", "compensated"]
@@ -78,7 +78,7 @@ class FedColaServer(ModelServer):
         for kind in self._plan.kinds:
             for name in self._plan.trained(kind):
                 modality: Modality | None = None
-                if shares and is_attention(name):
+                if self._plan.shares(name):
                     modality = "image" if name.startswith("image.") else "text"
                 source = f"attention-{modality}" if modality else f"own-{kind}"
                 if source not in self._pending:

@@ -11,6 +11,7 @@ from torch import nn
 
 from secfed.algorithms.data.transfer.base import TransferSite
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan
+from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.local_training import fit
 from secfed.algorithms.framework.parameters import read_parameters
@@ -140,6 +141,7 @@ class FedColaSite(SiteProgram):
             parameters = [value for value in network.parameters() if value.requires_grad]
             rate = plan.learning_rate(round_number)
             optimiser = eager(torch.optim.AdamW)(parameters, lr=rate, weight_decay=0.0)
+            add_proximal_pull(optimiser, options.mu)
             order = torch_generator(seed, "order", self._site_id, round_number)
             loss = self._fit(network, optimiser, order)
             if isinstance(network, Classifier):

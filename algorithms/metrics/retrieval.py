@@ -13,6 +13,10 @@ A report whose similarity to its own image is NaN is never found, and an image w
 as more similar; a batch whose loss is none counts with the largest that counts. So no model makes
 evaluation fail, and the count of sites depends on no record.
 
+Reports repeat: of several images with one report only one can be found first. A site's *ceiling* is the
+recall at 1 that its batches leave possible, and its relative recall is its recall divided by that; a study
+may also measure on one pair of every report.
+
 What leaves a site is its own recall, inside a sum, and a 1 that counts it: the metric is the mean over
 sites, not over pairs, and no number of records leaves. It leaves on a grid, for a sum of small fractions
 could be taken apart (:mod:`secfed.algorithms.metrics.score_grid`).
@@ -23,6 +27,7 @@ Source: Radford et al., "Learning Transferable Visual Models From Natural Langua
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -39,7 +44,10 @@ if TYPE_CHECKING:
 
 COUNTED: Final = "eval/counted"
 METRICS: Final = ("recall_at_1", "recall_at_5", "infonce")
-SHARES: Final = ("eval/recall_at_1", "eval/recall_at_5")  # fractions of a site's own number of pairs
+CEILINGS: Final = ("ceiling_at_1", "relative_recall_at_1")
+SHARES: Final = tuple(  # fractions of a site's own number of pairs
+    f"eval/{name}" for name in ("recall_at_1", "recall_at_5", *CEILINGS)
+)
 
 _BOUNDS: Final = {"eval/recall_at_1": 1.0, "eval/recall_at_5": 1.0, "eval/infonce": 2.0**20, COUNTED: 1.0}
 _BITS: Final = 64
@@ -47,9 +55,10 @@ _ORDER_SEED: Final = 0  # public: the permutation only has to be the same everyw
 _NEVER: Final = 2**31  # the rank of what is not found
 
 
-def fields() -> tuple[Field, ...]:
-    """The fields that evaluation adds to a layout: four scalars of 64 bits."""
-    return tuple(Field(name, (), bound, _BITS) for name, bound in _BOUNDS.items())
+def fields(*, ceiling: bool = False) -> tuple[Field, ...]:
+    """The fields that evaluation adds to a layout: four scalars of 64 bits, and two more with ceilings."""
+    bounds = _BOUNDS | (dict.fromkeys((f"eval/{name}" for name in CEILINGS), 1.0) if ceiling else {})
+    return tuple(Field(name, (), bound, _BITS) for name, bound in bounds.items())
 
 
 def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
@@ -85,27 +94,56 @@ def batches(pairs: int, batch: int) -> Iterator[slice]:
         yield slice(start, start + batch)
 
 
-def drawn_batches(pairs: int, batch: int) -> list[torch.Tensor]:
-    """The positions in each batch that a site is evaluated on: the same in every round."""
+def drawn_batches(pairs: int, batch: int, reports: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """The positions in each batch that a site is evaluated on: the same in every round.
+
+    With the [pairs, L] tokens of their reports, only the first drawn pair of every report.
+    """
     order = torch.randperm(pairs, generator=torch.Generator().manual_seed(_ORDER_SEED))
-    return [order[part] for part in batches(pairs, batch)]
+    if reports is not None:
+        first: dict[tuple[int, ...], int] = {}
+        for row in order.tolist():
+            first.setdefault(tuple(reports[row].tolist()), row)
+        order = torch.tensor(list(first.values()), dtype=torch.int64)
+    return [order[part] for part in batches(len(order), batch)]
 
 
-def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.device) -> dict[str, float]:
+def ceiling_at_1(images: torch.Tensor, reports: torch.Tensor) -> float:
+    """The largest recall at 1 that a batch leaves possible; equal pairs are found together."""
+    alike: dict[bytes, Counter[bytes]] = defaultdict(Counter)
+    for image, report in zip(images.cpu().numpy(), reports.cpu().numpy(), strict=True):
+        alike[report.tobytes()][image.tobytes()] += 1
+    return sum(max(copies.values()) for copies in alike.values()) / max(len(images), 1)
+
+
+def evaluate_site(
+    model: DualEncoder,
+    pairs: Pairs,
+    batch: int,
+    device: torch.device,
+    *,
+    ceiling: bool = False,
+    distinct: bool = False,
+) -> dict[str, float]:
     """What one site adds to the sums: its own recall and InfoNCE on its held-out pairs, by field name.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
-    sums = dict.fromkeys(_BOUNDS, 0.0)
-    rows = drawn_batches(len(pairs), batch)
+    sums = {field.name: 0.0 for field in fields(ceiling=ceiling)}
+    rows = drawn_batches(len(pairs), batch, pairs.tokens if distinct else None)
     model.eval()
     for part in rows:  # all of one size, so their mean is the mean over pairs
         with torch.no_grad():
             aligned = model(pairs.images[part].to(device), pairs.tokens[part].to(device))
             infonce = float(capped(model.objective(aligned).infonce.double()))
         shares = recall(aligned.image, aligned.text, len(part))
-        for name, value in {**shares, "infonce": infonce}.items():
+        found = {**shares, "infonce": infonce}
+        if ceiling:
+            found["ceiling_at_1"] = ceiling_at_1(pairs.images[part], pairs.tokens[part])
+        for name, value in found.items():
             sums[f"eval/{name}"] += value / len(rows)
+    if ceiling and rows:
+        sums["eval/relative_recall_at_1"] = sums["eval/recall_at_1"] / sums["eval/ceiling_at_1"]
     return {**sums, **counts(pairs)}
 
 
@@ -115,5 +153,6 @@ def counts(pairs: Pairs) -> dict[str, float]:
 
 
 def finish(totals: Mapping[str, torch.Tensor | float]) -> dict[str, float]:
-    """``recall_at_1``, ``recall_at_5`` and ``infonce``, each the mean over sites that have held-out pairs."""
-    return mean_over_sites(totals, COUNTED, {name: f"eval/{name}" for name in METRICS})
+    """Every metric that the totals hold, each the mean over sites that have held-out pairs."""
+    names = (*METRICS, *(name for name in CEILINGS if f"eval/{name}" in totals))
+    return mean_over_sites(totals, COUNTED, {name: f"eval/{name}" for name in names})

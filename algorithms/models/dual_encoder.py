@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,6 +38,7 @@ class DualEncoder(nn.Module):
     """
 
     objective: nn.Module
+    branch: Any  # what a self-supervised baseline adds; see secfed.algorithms.models.image_branches
 
     def __init__(
         self,

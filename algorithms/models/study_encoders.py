@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, cast
 
@@ -24,16 +25,22 @@ from secfed.wire.layout import State
 class StudyEncoders:
     """Networks of one study, whose model is ``vision-language`` or a user's own."""
 
-    def __init__(self, study: StudySettings, data: ImageTextData) -> None:
-        self._study, self._data = study, data
+    def __init__(
+        self,
+        study: StudySettings,
+        data: ImageTextData,
+        branch: Callable[[DualEncoder], nn.Module | None] = lambda _: None,
+    ) -> None:
+        self._study, self._data, self._branch = study, data, branch
 
     @cached_property
     def shapes(self) -> DualEncoder:
         """A model for names and shapes; the built-in one is without storage."""
         model = self._study.model
         if isinstance(model, VisionLanguageOptions):
-            return dual_encoder.shapes_only(self._data, model)
-        return self._own()
+            with torch.device("meta"):
+                return self._branched(dual_encoder.shapes_only(self._data, model))
+        return self._branched(self._own())
 
     @cached_property
     def initial(self) -> State:
@@ -41,8 +48,9 @@ class StudyEncoders:
         study = self._study
         with seeded(study.seed, "initial model"):
             if isinstance(study.model, VisionLanguageOptions):
-                return read_parameters(dual_encoder.build(self._data, study.model, study.folder))
-            return read_parameters(self._own())
+                built = dual_encoder.build(self._data, study.model, study.folder)
+                return read_parameters(self._branched(built))
+            return read_parameters(self._branched(self._own()))
 
     def network(self, device: torch.device, parameters: State | None = None) -> DualEncoder:
         """A network in evaluation mode; without parameters, to write them into."""
@@ -53,10 +61,18 @@ class StudyEncoders:
                 made = dual_encoder.build(self._data, without)
             else:
                 made = self._own()
+            made = self._branched(made)
         if parameters is not None:
             write_parameters(made, parameters)
         made.eval()
         return made.to(device)
+
+    def _branched(self, made: DualEncoder) -> DualEncoder:
+        """With what the algorithm adds to it, drawn after everything else."""
+        branch = self._branch(made)
+        if branch is not None:
+            made.branch = branch
+        return made
 
     def _own(self) -> DualEncoder:
         """A user's own: ``factory(image_shape, (text_length, vocabulary), **options)``."""

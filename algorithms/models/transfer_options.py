@@ -20,7 +20,13 @@ _GATED: Final[dict[Layers, tuple[str, ...]]] = {
     "attention": ("attn.qkv", "attn.proj"),
     "mlp": ("mlp.fc1", "mlp.fc2"),
 }
-_ATTENTION: Final = re.compile(r"((image|text)\.)?blocks\.\d+\.attn\.(qkv|proj)\.(weight|bias)")
+SharedLayers = Literal["attention", "mlp", "blocks"]
+_BLOCK: Final = r"((image|text)\.)?blocks\.\d+\."
+_SHARED: Final[dict[SharedLayers, re.Pattern[str]]] = {
+    "attention": re.compile(_BLOCK + r"attn\.(qkv|proj)\.(weight|bias)"),
+    "mlp": re.compile(_BLOCK + r"mlp\.(fc1|fc2)\.(weight|bias)"),
+    "blocks": re.compile(_BLOCK + r".*"),
+}
 
 
 class TransferTransformerOptions(ModelOptions):
@@ -81,7 +87,12 @@ class TransferFacts:
 
 def is_attention(name: str) -> bool:
     """Whether a parameter belongs to a block's attention, with the tower's prefix or without."""
-    return _ATTENTION.fullmatch(name) is not None
+    return is_shared(name, "attention")
+
+
+def is_shared(name: str, layers: SharedLayers) -> bool:
+    """Whether a parameter belongs to these layers of a block, with the tower's prefix or without."""
+    return _SHARED[layers].fullmatch(name) is not None
 
 
 def gated_weights(depth: int, layers: Layers) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from secfed.algorithms.data.tabular.columns import Column, Table, Values, find_column
 from secfed.algorithms.statistics.coding import Spanned
 from secfed.algorithms.statistics.expressions import LARGEST, Expression, refused
-from secfed.errors import ConfigError
+from secfed.errors import missing_package
 
 _MOST_CHARACTERS: Final = 1000
 _MOST_COLUMNS: Final = 500
@@ -228,10 +228,7 @@ def _tree(formula: str) -> Any:
         from formulaic.errors import FormulaicError
         from formulaic.parser import DefaultFormulaParser
     except ImportError:
-        raise ConfigError(
-            "formula: to read one needs formulaic, which is not installed",
-            remedy="in secfed's folder: pip install --constraint constraints.txt '.[analyse]'",
-        ) from None
+        raise missing_package("a formula", "formulaic") from None
     try:
         return DefaultFormulaParser().get_ast(formula)
     except (FormulaicError, SyntaxError, AttributeError, LookupError, ValueError, RecursionError):

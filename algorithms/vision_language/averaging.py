@@ -29,9 +29,10 @@ from secfed.algorithms.losses.contrastive import model_contrast
 from secfed.algorithms.losses.vlp import ema_merge, ema_scale, ldawa_cosines
 from secfed.algorithms.vision_language.base import NOISED, VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
-from secfed.algorithms.vision_language.plan import JOINT, Stage
+from secfed.algorithms.vision_language.plan import ALIGN, JOINT, Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, StageLoss
+from secfed.config.schema import LATER
 from secfed.errors import MalformedMessage
 from secfed.wire.layout import State
 
@@ -43,6 +44,12 @@ class VlpFedAvgOptions(VlpOptions):
     """Options of ``vlp-fedavg``."""
 
     local_steps: int = Field(default=50, ge=1, description="local steps per round, at least 1")
+    head_rounds: int = Field(
+        default=0,
+        ge=0,
+        json_schema_extra=LATER,
+        description="first rounds, of study.rounds, that train and sum the alignment modules only",
+    )
 
 
 class VlpFedProxOptions(VlpFedAvgOptions):
@@ -60,11 +67,12 @@ class VlpFedAvg(VlpAlgorithm):
     options: VlpFedAvgOptions
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
-        """One stage, which trains and sums everything."""
-        everything, steps = self.names, self.options.local_steps
+        """One stage, of everything; in first rounds of the alignment modules, if the study says so."""
+        head, steps = round_number <= self.options.head_rounds, self.options.local_steps
+        name, summed = (ALIGN, self.align_names) if head else (JOINT, self.names)
         return (
             self.training_stage(
-                round_number, JOINT, summed=everything, steps=steps, exchange=UPDATE, reports_loss=True
+                round_number, name, summed=summed, steps=steps, exchange=UPDATE, reports_loss=True
             ),
         )
 

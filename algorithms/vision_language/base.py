@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import torch
+from torch import nn
 
-from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, check_image_text
+from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.dro.answer import DroAnswer
 from secfed.algorithms.dro.rule import DroRule
 from secfed.algorithms.framework.base import LOSS_BOUND, Metrics, SiteId, SiteProgram, check_round
@@ -62,7 +63,7 @@ class VlpAlgorithm(Staged[Stage]):
         check_privacy(options, study.privacy)
         self.setting, self.options = setting, options
         self.data: ImageTextData = setting.data
-        self._encoders = StudyEncoders(study, setting.data)
+        self._encoders = StudyEncoders(study, setting.data, self.branch)
         self.shapes = self._encoders.shapes
         self.names: tuple[str, ...] = trainable(self.shapes)
         self.encoder_names: tuple[str, ...] = tuple(
@@ -70,12 +71,18 @@ class VlpAlgorithm(Staged[Stage]):
         )  # that train
         self.align_names: tuple[str, ...] = tuple(self.shapes.align_names)  # and of the objective
         self._stages: dict[int, tuple[Stage, ...]] = {}
+        self._scores = retrieval.fields(ceiling=options.evaluation_ceiling)
         self._site_level = study.privacy is not None and not study.privacy.in_local_steps
         self._metrics = "unprotected" if study.privacy is None else study.privacy.metrics
         if self.rule is not None:
             # Plain sums open everything to the server: no cohort would be large enough, and none is needed.
             opened, sites = study.protection.traits.hides_sites, len(setting.sites)
             self.rule.check_cohort(sites, min_survivors(study.protection, sites) if opened else None)
+
+    def branch(self, network: DualEncoder) -> nn.Module | None:
+        """What this algorithm adds to the study's dual encoder, to train with it; nothing by default."""
+        del network
+        return None
 
     @property
     def initial(self) -> State:
@@ -161,9 +168,9 @@ class VlpAlgorithm(Staged[Stage]):
             return stages
         # A site's noise covers a whole exchange, so what leaves without noise has one of its own.
         if closing or self._site_level:
-            return (Stage(EVALUATE, self._exchange(EVALUATE, retrieval.fields())), *stages)
+            return (Stage(EVALUATE, self._exchange(EVALUATE, self._scores)), *stages)
         first, *others = stages
-        fields = (*first.exchange.layout.fields, *retrieval.fields())
+        fields = (*first.exchange.layout.fields, *self._scores)
         return (replace(first, exchange=self._exchange(first.exchange.name, fields)), *others)
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
@@ -210,12 +217,21 @@ class VlpAlgorithm(Staged[Stage]):
 
     def per_site(self, model: State) -> Mapping[SiteId, Metrics]:
         """Metrics of one model at every site. Simulation only: in a study nobody has two sites' pairs."""
-        network, batch = self.network(model), self.options.evaluation_batch
-        sums = {
-            site: retrieval.evaluate_site(network, self.site_data(site).test, batch, self.device)
-            for site in self.setting.sites
-        }
+        network = self.network(model)
+        sums = {site: self.evaluate(network, self.site_data(site).test) for site in self.setting.sites}
         return {site: retrieval.finish(one) for site, one in sums.items()}
+
+    def evaluate(self, network: DualEncoder, pairs: Pairs) -> dict[str, float]:
+        """What one site's held-out pairs add to the sums, as the study measures."""
+        options = self.options
+        return retrieval.evaluate_site(
+            network,
+            pairs,
+            options.evaluation_batch,
+            self.device,
+            ceiling=options.evaluation_ceiling,
+            distinct=options.evaluation_pairs == "distinct",
+        )
 
 
 class VlpServer(ModelServer):

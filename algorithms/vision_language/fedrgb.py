@@ -9,7 +9,8 @@ The teacher is an alignment module, of the same kind as the one that every site 
 
 The model is the averaged encoders with the teacher. The local aligner never leaves its site (see
 :mod:`secfed.algorithms.vision_language.fedrgb_site`). Parameters of the aligner that the teacher's losses do
-not reach (prototypes, heads for patches and words) are trained locally from where the warm-up left them.
+not reach (prototypes, heads for patches and words) are trained locally from where the warm-up left them, or,
+with ``average_parts``, averaged with the encoders.
 
 Source: FedRGB (earlier form of FedDRA). What is different from it: the paper's server sees every site's
 encoder, aligner and teacher, its loss and its weight, and sends all weights to all sites.
@@ -71,6 +72,12 @@ class FedRgb(VlpAlgorithm):
             )
         return tuple(name for name, one in zip(names, gradients, strict=True) if one is not None)
 
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """All other parameters of the aligner, and of the objective, that train."""
+        rest = set(self.align_names) - set(self.teacher_names)
+        return tuple(name for name in self.names if name in rest)
+
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """Warm-up, or encoders, weights and teacher; see the module."""
         options = self.options
@@ -81,7 +88,7 @@ class FedRgb(VlpAlgorithm):
         encoder = self.training_stage(
             round_number,
             ENCODER,
-            summed=self.encoder_names,
+            summed=(*self.encoder_names, *(self.part_names if options.average_parts else ())),
             trained=self.names,
             steps=options.guided_steps,
             reports_loss=True,

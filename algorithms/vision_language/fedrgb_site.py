@@ -29,6 +29,7 @@ from secfed.algorithms.vision_language.options import RobustOptions
 from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy
+from secfed.config.schema import LATER
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.wire.layout import State
 from secfed.wire.parts import is_finite, otherwise
@@ -75,6 +76,12 @@ class FedRgbOptions(RobustOptions):
         default=False,
         description="true lets the guidance's gradient reach the encoders through the frozen teacher, too",
     )
+    average_parts: bool = Field(
+        default=False,
+        json_schema_extra=LATER,
+        description="true averages, with the encoders, what the teacher's losses do not reach: prototypes, "
+        "heads for patches and words; false leaves them where the warm-up did",
+    )
     dro_task_term: bool = Field(default=True, description="true, or false without the local aligner's loss")
 
     @model_validator(mode="after")
@@ -85,6 +92,9 @@ class FedRgbOptions(RobustOptions):
                 f'algorithm.{unused[0]}: has no effect with teacher = "averaged", which has no second stage',
                 remedy='remove it, or set algorithm.teacher = "robust"',
             )
+        if self.teacher == "averaged" and self.average_parts:
+            message = 'algorithm.average_parts: has no effect with teacher = "averaged", which averages all'
+            raise ConfigError(message, remedy="remove it")
         if not self.guidance:
             for name in ("guidance_loss", "guide_grad_through_features"):
                 if name in self.model_fields_set:

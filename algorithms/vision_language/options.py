@@ -6,9 +6,9 @@ loss that got noise first, and paid for; everything after that is post-processin
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from secfed.algorithms.dro.options import DroOptions
 from secfed.algorithms.dro.rule import CAP_FACTOR, DroRule
@@ -16,6 +16,7 @@ from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.step_options import StepOptions, check_steps
 from secfed.algorithms.vision_language.stage import Augmentation
+from secfed.config.schema import LATER
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.step import Precision
 from secfed.errors import ConfigError
@@ -28,6 +29,14 @@ class VlpOptions(StepOptions):
     learning_rate_warmup: int = Field(
         default=0, ge=0, description="steps of a stage until the full step size"
     )
+    learning_rate_warmup_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        json_schema_extra=LATER,
+        description="the same as a share of the stage's steps, 0 to 1, so that stages of different lengths "
+        "begin alike",
+    )
     batch_size: int = Field(default=288, ge=2, description="pairs per local step; the loss compares them")
     optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description='"adamw" or "sgd"')
     weight_decay: float = Field(default=0.05, ge=0, description="the local weight decay, at least 0")
@@ -38,8 +47,31 @@ class VlpOptions(StepOptions):
         default="every", description='"every" evaluates each round\'s model, "last" the final one only'
     )
     evaluation_batch: int = Field(default=64, ge=2, description="pairs to retrieve a report from, at least 2")
+    evaluation_pairs: Literal["all", "distinct"] = Field(
+        default="all",
+        json_schema_extra=LATER,
+        description='"all", or "distinct" for one held-out pair of every report: then each report of a batch '
+        "belongs to one image",
+    )
+    evaluation_ceiling: bool = Field(
+        default=False,
+        json_schema_extra=LATER,
+        description="true also sums each site's recall at 1 as a share of what its repeated reports leave "
+        "possible, and that ceiling",
+    )
     augment_images: float = Field(default=0.0, ge=0, le=1, description="change of training images, 0 to 1")
     drop_words: float = Field(default=0.0, ge=0, lt=1, description="share of words left out, 0 to below 1")
+
+    @model_validator(mode="after")
+    def _check_warmup(self) -> Self:
+        if self.learning_rate_warmup and self.learning_rate_warmup_share:
+            message = "algorithm.learning_rate_warmup_share: has no effect beside learning_rate_warmup"
+            raise ConfigError(message, remedy="remove one of them")
+        return self
+
+    def warmup(self, steps: int) -> int:
+        """Steps of a stage of so many until the full step size."""
+        return self.learning_rate_warmup or round(self.learning_rate_warmup_share * steps)
 
     @property
     def augmentation(self) -> Augmentation:

@@ -174,7 +174,7 @@ class VlpSite(SiteProgram):
                 optimizer=options.optimizer,
                 learning_rate=options.learning_rate * self.step_scale(stage),
                 weight_decay=options.weight_decay,
-                warmup=options.learning_rate_warmup,
+                warmup=options.warmup(stage.steps),
             )
             self.prepare_optimiser(optimiser)
             if self._privacy is not None:
@@ -220,8 +220,7 @@ class VlpSite(SiteProgram):
     def _evaluate(self, round_number: int, stage: Stage, received: State) -> Summands:
         del round_number, stage
         write_parameters(self.network, received)  # training may have moved them
-        batch = self.options.evaluation_batch
-        sums = retrieval.evaluate_site(self.network, self.data.test, batch, self.device)
+        sums = self.algorithm.evaluate(self.network, self.data.test)
         return on_grid(sums, retrieval.SHARES)
 
     def _measure(self, round_number: int, stage: Stage, received: State) -> Summands:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Roster
-from secfed.deploy.admission import kept_offers, near_twins
+from secfed.deploy.admission import kept_offers, near_twins, waiting
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.offered import check_limits
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -51,7 +51,7 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         ConfigError: settings that cannot be carried out, or a policy or approvals that cannot be read.
         MalformedMessage: settings that are not those of the study that was named.
     """
-    policy = Policy.load(site.policy_path)
+    policy = site.policy.load()
     text, study = read_study(policy, settings)
     if study_id(study) != named:
         raise MalformedMessage("the study's settings do not have the digest that its id names")
@@ -76,7 +76,9 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         if approvals.state(study.digest()) is ApprovalState.HELD:
             near_twins.note(site.state, study.digest().hex(), twins)
             kept_offers.keep(site.state, terms)
+            waiting.note(site.state, terms, data)
         raise
+    waiting.forget(site.state, study.digest().hex())
     if not manual:  # or `secfed agent status` could not name it, and nobody refuse it by eight digits
         approvals.record(study.name, study.digest(), now)
     return Admitted(
@@ -109,7 +111,7 @@ def read_study(policy: Policy, settings: bytes) -> tuple[str, Study]:
 
 def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -> None:
     """Check a study again, before new work: hours pass, and the policy's file and approvals change."""
-    policy = Policy.load(site.policy_path)
+    policy = site.policy.load()
     policy.enforce(study, now, sites=sites)
     Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
 

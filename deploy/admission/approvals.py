@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from secfed.config.schema import Strict, checked
+from secfed.deploy.policy.absence import HELD_TEXT
 from secfed.errors import ConfigError, PolicyRefused
 from secfed.storage import private_files
 
@@ -44,6 +45,9 @@ class _Entry(Strict):
     near_twins: str = Field(
         default="", pattern=r"^([0-9a-f]{64})?$", description="which near twins a person was shown; or empty"
     )
+    by: str = Field(
+        default="", max_length=200, description="who decided; of a held study, who approved first"
+    )
 
     def approves(self, near_twins: str) -> bool:
         """Whether a person approved the study, and was shown these near twins."""
@@ -58,6 +62,7 @@ class Decision:
     name: str  # empty for a digest that was refused before it asked
     state: ApprovalState
     since: datetime
+    by: str = ""  # who; of a held study, the first of two who have to approve it; empty if not known
 
 
 class Approvals:
@@ -90,7 +95,7 @@ class Approvals:
         """What persons decided, oldest first: about each digest by itself, and about names."""
         content = self._read()
         found = [
-            Decision(digest, entry.name, entry.state, _time(entry.since_s))
+            Decision(digest, entry.name, entry.state, _time(entry.since_s), entry.by)
             for digest, entry in content.studies.items()
             if entry.state in (ApprovalState.APPROVED, ApprovalState.WITHDRAWN)
         ]
@@ -129,29 +134,37 @@ class Approvals:
                 del content.studies[key]
 
     def approve_what(
-        self, text: str, now: datetime, shown: Callable[[str], str] = lambda _digest: ""
+        self,
+        text: str,
+        now: datetime,
+        shown: Callable[[str], str] = lambda _digest: "",
+        *,
+        by: str = "",
+        persons: Literal[1, 2] = 1,
     ) -> Decision:
         """Approve the study that a person means by its name or digest; also lifts the refusal of a name.
 
         A digest that is approved under a refused name is an exception: other settings stay refused. ``shown``
         shows the near twins of a digest, and says which they are; it raises if the person declines. The
         result is "permitted" where only a refusal was lifted: of a name that stands for no study or several,
-        or of a digest that has not asked.
+        or of a digest that has not asked. Of two ``persons`` the first leaves the study held.
         """
         with self._changing() as content:
             named, others = content.matching(text)
             lifted = not others and content.refused_names.pop(text, None) is not None
+            if lifted:
+                content.refused_by.pop(text, None)
             if lifted and len(named) != 1:
                 return Decision("", text, ApprovalState.PERMITTED, now)
             digest = content.only(text, named + others)
             name = content.studies[digest].name
             if name:
-                content.set(digest, name, ApprovalState.APPROVED, now, near_twins=shown(digest))
-            else:  # it has not asked yet: what nobody has seen is not approved
-                del content.studies[digest]
-            return Decision(digest, name, ApprovalState.APPROVED if name else ApprovalState.PERMITTED, now)
+                return content.approve(digest, now, shown(digest), by, persons)
+            # it has not asked yet: what nobody has seen is not approved
+            del content.studies[digest]
+            return Decision(digest, name, ApprovalState.PERMITTED, now)
 
-    def refuse_what(self, text: str, now: datetime) -> Decision:
+    def refuse_what(self, text: str, now: datetime, *, by: str = "") -> Decision:
         """Refuse what a person means by a name, a digest or at least 8 digits of one that has asked.
 
         A name is refused whatever the digest, and a name or digest need not have asked yet.
@@ -160,21 +173,22 @@ class Approvals:
             named, others = content.matching(text)
             if not named and not others and _is_hexadecimal(text) and len(text) == _DIGEST_DIGITS:
                 others = [text.lower()]
-                content.set(others[0], "", ApprovalState.WITHDRAWN, now)
+                content.set(others[0], "", ApprovalState.WITHDRAWN, now, by=by)
             if others:
                 digest = content.only(text, named + others)
-                content.set(digest, content.studies[digest].name, ApprovalState.WITHDRAWN, now)
+                content.set(digest, content.studies[digest].name, ApprovalState.WITHDRAWN, now, by=by)
                 return content.decision(digest)
             if not named and text not in content.refused_names:
                 _check_name(text)
             content.refused_names[text] = int(now.timestamp())
+            content.refused_by[text] = by
             for digest in named:  # from now on, an approval under this name is one that was made after it
                 if content.studies[digest].state is ApprovalState.APPROVED:
                     content.set(digest, text, ApprovalState.PERMITTED, now)
-            return Decision("", text, ApprovalState.WITHDRAWN, now)
+            return Decision("", text, ApprovalState.WITHDRAWN, now, by)
 
     def require(self, name: str, digest: bytes, now: datetime, *, manual: bool, near_twins: str = "") -> None:
-        """Let a study through, or hold it. ``PolicyRefused``: it was withdrawn, or waits for a decision."""
+        """Let a study through, or hold it. ``PolicyRefused``: it was refused, or waits for a decision."""
         content = self._read()
         entry = content.studies.get(digest.hex())
         if entry is not None and not entry.name:  # it was refused before it asked
@@ -187,12 +201,12 @@ class Approvals:
         by_name = name in content.refused_names and state is not ApprovalState.APPROVED
         if by_name or state is ApprovalState.WITHDRAWN:
             raise PolicyRefused(
-                f"study {name!r} was withdrawn at this site", remedy="ask this site", keys=("approval",)
+                f"study {name!r} was refused at this site", remedy="ask this site", keys=("approval",)
             )
         if manual and (entry is None or not entry.approves(near_twins)):
             self.hold(name, digest, now, near_twins=near_twins)
             raise PolicyRefused(
-                f"study {name!r} waits for the approval of this site",
+                f"study {name!r} {HELD_TEXT}",
                 remedy=f"at the site: secfed agent approve {digest.hex()[:16]}",
             )
 
@@ -220,27 +234,55 @@ class _File(Strict):
     refused_names: dict[str, Annotated[int, Field(ge=0, lt=private_files.LATEST_S)]] = Field(
         default_factory=dict, description="a table of study names, and since when they are refused"
     )
+    refused_by: dict[str, str] = Field(default_factory=dict, description="a table of study names, and who")
 
     def to_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude=None if self.refused_names else {"refused_names"})
+        content = self.model_dump(mode="json")
+        for entry in content["studies"].values():
+            if not entry["by"]:  # as earlier versions wrote it
+                del entry["by"]
+        for key in ("refused_names", "refused_by"):
+            if not any(content[key].values()):
+                del content[key]
+        return content
 
-    def set(self, digest: str, name: str, state: ApprovalState, now: datetime, near_twins: str = "") -> None:
+    def set(
+        self, digest: str, name: str, state: ApprovalState, now: datetime, near_twins: str = "", by: str = ""
+    ) -> None:
         since_s = int(now.timestamp())
-        self.studies[digest] = _Entry(name=name, state=state, since_s=since_s, near_twins=near_twins)
+        self.studies[digest] = _Entry(name=name, state=state, since_s=since_s, near_twins=near_twins, by=by)
+
+    def approve(self, digest: str, now: datetime, near_twins: str, by: str, persons: int) -> Decision:
+        """One person approves; where two have to, the first is noted, and the second must be another."""
+        entry = self.studies[digest]
+        first = entry.by if entry.state is ApprovalState.HELD and entry.near_twins == near_twins else ""
+        state = ApprovalState.APPROVED
+        if persons == 2 and entry.state is not ApprovalState.APPROVED:
+            if first == by:
+                raise PolicyRefused(
+                    f"{by or 'the same person'} has approved this study; policy.toml wants a second person",
+                    remedy="have it approved from another account of this machine",
+                )
+            state, by = (ApprovalState.APPROVED, f"{first}, {by}") if first else (ApprovalState.HELD, by)
+        self.set(digest, entry.name, state, now, near_twins, by)
+        return Decision(digest, entry.name, state, now, by)
 
     def in_state(self, state: ApprovalState) -> list[str]:
         return [digest for digest, entry in self.studies.items() if entry.state is state]
 
     def decided_names(self) -> tuple[Decision, ...]:
         names = sorted(self.refused_names.items())
-        return tuple(Decision("", name, ApprovalState.WITHDRAWN, _time(since)) for name, since in names)
+        return tuple(
+            Decision("", name, ApprovalState.WITHDRAWN, _time(since), self.refused_by.get(name, ""))
+            for name, since in names
+        )
 
     def decision(self, digest: str) -> Decision:
         entry = self.studies[digest]
         state, since = entry.state, entry.since_s
         if entry.name in self.refused_names and state is not ApprovalState.APPROVED:
             state, since = ApprovalState.WITHDRAWN, self.refused_names[entry.name]
-        return Decision(digest, entry.name, state, _time(since))
+        return Decision(digest, entry.name, state, _time(since), entry.by)
 
     def matching(self, text: str) -> tuple[list[str], list[str]]:
         """Digests of the studies of this name, and other digests that begin so."""

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.refusals import Refusal
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.pki import key_files
 from secfed.errors import BudgetExceeded, PolicyRefused, ProtocolError, SecfedError
 from secfed.records.decision_log import Decide, DecisionLog
@@ -36,8 +35,7 @@ from secfed.records.decision_state import (
     where,
 )
 from secfed.records.hash_chain import canonical_json
-from secfed.runs.run_folder import DECISIONS_FILE, MODEL_FILE
-from secfed.storage import private_files
+from secfed.runs.run_folder import DECISIONS_FILE, MODEL_FILE, study_folder
 
 if TYPE_CHECKING:  # they bring torch, for which nobody who approves a study should wait
     from secfed.algorithms.framework.base import Algorithm
@@ -48,8 +46,6 @@ if TYPE_CHECKING:  # they bring torch, for which nobody who approves a study sho
     from secfed.wire.frames import Notice, Step, Task
 
 log = logging.getLogger("secfed.agent")
-
-STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})-([0-9a-f]{64})")
 
 
 class SiteDecisions:
@@ -67,10 +63,14 @@ class SiteDecisions:
     def looked(self, roster: Roster | None = None) -> None:
         """Record the policy, persons' decisions and the pinned roster, as far as they are new."""
         digest = roster.digest.hex() if roster is not None else ""
-        policy = hashlib.sha256(private_files.read(self._site.policy_path, "a policy")).hexdigest()
+        policy = self._site.policy.sha256()
         persons = [
             ByPerson(
-                item.digest, item.name, item.state is ApprovalState.APPROVED, int(item.since.timestamp())
+                item.digest,
+                item.name,
+                item.state is ApprovalState.APPROVED,
+                int(item.since.timestamp()),
+                item.by,
             )
             for item in Approvals(self._site.approvals_path).decided()
         ]
@@ -130,8 +130,6 @@ class SiteDecisions:
 
     def ends(self, study: str) -> None:
         """A study is over, as the aggregator says."""
-        from secfed.site.runtime import study_folder
-
         named = STUDY_ID.fullmatch(study)
         if named is not None:
             name, digest = named[1], named[2]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from secfed.deploy.admission import kept_offers
 from secfed.errors import ConfigError
+from secfed.runs.run_folder import study_folder
 from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
 
@@ -168,7 +169,6 @@ def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
 
 
 def _settings_of(state: Path, study: str) -> Path:
-    from secfed.site.runtime import study_folder  # torch
 
     return study_folder(state, study) / _SETTINGS_FILE
 

@@ -11,26 +11,26 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from secfed import __version__
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import Admitted, admit
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.decision_recorder import STUDY_ID, SiteDecisions
+from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.admission.offered import check_plan, check_roster
 from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
+from secfed.deploy.agent.study_end import forget, refused_for_good
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.enrolment.site_payments import wasted
+from secfed.deploy.policy.absence import REMOVED_TEXT, Absence
 from secfed.deploy.transport.client import CallFailed, SiteConnection
 from secfed.deploy.transport.flower.client import FlowerClient
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
@@ -39,19 +39,18 @@ from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
 from secfed.dp.ledger.ledger import Ledger
 from secfed.engine.wire import Job
-from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
+from secfed.errors import ConfigError, LinkError, ProtocolError, SecfedError
 from secfed.records.transcript import COMPLAINED, SUMMED, Complaint
-from secfed.runs.run_folder import MODEL_FILE
+from secfed.runs.run_folder import MODEL_FILE, study_folder
 from secfed.site.containment import Failure
 from secfed.site.durable_store import DurableStore
-from secfed.site.journal import Journal
 from secfed.site.parts import Member
-from secfed.site.runtime import SiteStudy, open_site_study, study_folder
+from secfed.site.runtime import SiteStudy, open_site_study
 from secfed.site.terms import Terms
-from secfed.storage.signed_files import SignedFiles
 
 log = logging.getLogger("secfed.agent")
 
+_CERTIFICATE: Final = "certificate"  # TLS libraries name it when one of them is not valid
 _SOFTWARE: Final = f"secfed {__version__}"
 _REPLICA: Final = "replica"  # of encrypted_store.py: under encryption, the model that only sites know
 _KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
@@ -84,7 +83,8 @@ class Agent:
         self._now, self._poll_s, self._once = now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
         self._decisions = SiteDecisions(folder, self._identity, now)
-        self._roster: Roster = folder.roster()
+        self._pinned: Roster = folder.roster()
+        self._roster = self._pinned  # of the study that is visited
         self._passphrase, self._limits = passphrase, limits
         socket = folder.flower_socket
         self._address = folder.address() if socket is None else str(socket)
@@ -99,6 +99,7 @@ class Agent:
         self._link: SiteConnection | None = None
         self._training: TrainingProcess | None = None
         self._backoff = Backoff(limits.backoff_s, limits.backoff_cap_s)
+        self._removed = False  # as the aggregator said last
         self._told = ""  # the reason that was last logged
 
     def run(self) -> None:
@@ -142,7 +143,7 @@ class Agent:
                 return True
             try:
                 admitted = self._admit(offer)
-                self._decisions.permits(admitted.terms.study, self._roster)
+                self._decisions.permits(admitted.terms.study, self._pinned)
                 near_twins.begin(self._folder, admitted.terms, admitted.data, self._now())
             except SecfedError as error:
                 asking.study = offer.study
@@ -188,46 +189,39 @@ class Agent:
                 with self._open(self._admit(offer)) as opened:
                     opened.finish()
             except SecfedError as error:
-                if (work / _REPLICA).exists() and not self._refused_for_good(offer, error):
+                if (work / _REPLICA).exists() and not refused_for_good(self._folder, offer.study, error):
                     raise  # only this leads to the model, which may be written later
                 log.warning("a study is over; its secrets go, and it was not opened: %s", error)
-                self._forget(offer.study, work)
+                forget(self._folder, self._identity, offer.study, work)
         except SecfedError as error:
             log.error("a study is over, and its secrets in %s are not destroyed: %s", work, error)
-
-    def _refused_for_good(self, offer: HelloReply, error: SecfedError) -> bool:
-        if not isinstance(error, PolicyRefused) or error.remedy == "wait":
-            return False
-        known = Approvals(self._folder.approvals_path).all()
-        return offer.study[-64:] not in {item.digest for item in known if item.state is ApprovalState.HELD}
-
-    def _forget(self, study: str, work: Path) -> None:
-        """Destroy what a study keeps for its running exchange; transcript, ledger and journal stay."""
-        with closing(Journal(self._folder.state / "journal.sqlite")) as journal:
-            DurableStore(SignedFiles(work, self._identity, study), journal, study).forget()
 
     def _admit(self, offer: HelloReply) -> Admitted:
         check_not_paused(self._folder.state)
         try:
             # As it is on the disk now: an administrator may have pinned another one.
-            self._roster = self._folder.roster()
+            self._pinned = self._folder.roster()
+            self._roster = self._folder.roster_of(offer.study, self._pinned)
         except ProtocolError as error:  # of the site's own files: its words name their paths, and stay here
             raise ConfigError(error.message, remedy=error.remedy) from None
         if not offer.finished:  # nothing will be asked any more
             check_roster(offer, self._roster)
-        admitted = admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        try:
+            admitted = admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        finally:
+            self._board.set(policy_error=self._folder.policy.trouble or None)
         if not offer.finished:
             check_plan(offer, admitted.terms, self._roster)
         return admitted
 
     def _decline(self, link: SiteConnection, error: SecfedError) -> None:
-        state = "refused" if isinstance(error, PolicyRefused) else "failed"
+        state = str(Absence.of(type(error).__name__, error.message))
         if self._told != str(error):
             self._told = str(error)
-            log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
+            log.warning("study not served: %s", error, extra={"facts": {"study": link.study, "state": state}})
             self._board.error(str(error))
         self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
-        self._decisions.declines(link.study, error, self._roster)
+        self._decisions.declines(link.study, error, self._pinned)
         link.refuse(b"", error)
 
     def _serve(self, admitted: Admitted, opened: SiteStudy) -> bool:
@@ -252,7 +246,14 @@ class Agent:
             self._board.set(study=study, state="serving", rounds=rounds, why=None, waits=None)
             log.info("study served", extra={"facts": {"study": study}})
             handler = StudyHandler(
-                self._folder, admitted.terms, opened, self._roster, self._board, self._now, self._decisions
+                self._folder,
+                admitted.terms,
+                opened,
+                self._roster,
+                self._pinned,
+                self._board,
+                self._now,
+                self._decisions,
             )
             # The link knows: to ask again would ask an aggregator that may be gone by now.
             ended = link.serve(
@@ -370,14 +371,20 @@ class Agent:
         if self._backoff.failures:
             log.info("connected")
         self._backoff.failures = 0
-        self._board.set(connection="connected")
+        back = {"state": "idle", "why": None} if self._removed else {}
+        self._removed = False
+        self._board.set(connection="connected", **back)
 
     def _disconnected(self, error: LinkError) -> None:
         if not self._stopped.is_set():
             self._board.count(failures=1)
-            self._board.set(connection="failing")
-            self._board.error(str(error))
-            log.warning("connection: %s", error)
+            self._removed = REMOVED_TEXT in error.message
+            gone = {"state": str(Absence.REMOVED), "why": error.message} if self._removed else {}
+            self._board.set(connection="failing", **gone)
+            own = self._folder.untimely(self._now()) if _CERTIFICATE in error.message.lower() else ""
+            text = f"{error}. Of this site's own: {own}" if own else str(error)
+            self._board.error(text)
+            log.warning("connection: %s", text)
 
     def _heard(self, reply: HelloReply) -> None:
         waits = Waits(reply.waits, reply.done, reply.of)

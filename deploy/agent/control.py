@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from secfed.deploy.policy.absence import PAUSED_TEXT
 from secfed.errors import ConfigError, PolicyRefused
 from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
@@ -103,7 +104,7 @@ def stop(state: Path, timeout_s: float) -> bool:
 def check_not_paused(state: Path) -> None:
     """Refuse new work with ``PolicyRefused`` while the agent is paused."""
     if is_paused(state):
-        raise PolicyRefused("this site has paused its agent", remedy="wait")
+        raise PolicyRefused(PAUSED_TEXT, remedy="wait")
 
 
 def is_paused(state: Path) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from secfed.deploy.policy.absence import Absence
 from secfed.errors import ConfigError
 from secfed.storage import private_files
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("secfed.agent")
 
 STATUS_FILE: Final = "status.json"
-_REQUEST_S: Final = 10.0  # for one request of metrics
 _MOST_LEFT: Final = 50  # exchanges that the file lists; the transcript has all of them
+
+_STATES: Final = ("idle", "serving", "finished", *map(str, Absence))
 
 # Name in the status -> metric, what it is.
 _COUNTERS: Final = {
@@ -35,6 +37,12 @@ _COUNTERS: Final = {
     "failures": ("secfed_agent_connection_failures_total", "Calls to the aggregator that failed"),
     "alarms": ("secfed_agent_alarms_total", "Contributions of which a part failed and added nothing"),
     "training_deaths": ("secfed_agent_training_deaths_total", "Training processes that died"),
+    "notifications": ("secfed_agent_notifications_total", "Messages to people that a server took"),
+    "notification_failures": (
+        "secfed_agent_notification_failures_total",
+        "Attempts to deliver a message that failed",
+    ),
+    "notifications_lost": ("secfed_agent_notifications_lost_total", "Messages that were given up"),
 }
 
 
@@ -55,7 +63,7 @@ class StatusBoard:
             "state": "idle",
             **dict.fromkeys(("round", "exchange", "stage", "rounds")),
             "working": False,
-            **dict.fromkeys(("waits", "why", "last_error", "last_alarm")),
+            **dict.fromkeys(("waits", "why", "policy_error", "last_error", "last_alarm")),
             "totals": dict.fromkeys(_COUNTERS, 0),
             "left": [],
         }
@@ -92,6 +100,11 @@ class StatusBoard:
             self._content["left"] = [*self._content["left"], told][-_MOST_LEFT:]
             self._write()
 
+    def snapshot(self) -> dict[str, Any]:
+        """What the file says, also where it could not be written."""
+        with self._lock:
+            return dict(self._content)
+
     def collect(self) -> Iterator[Metric]:
         """The totals and the state, as a collector of ``prometheus_client`` gives them."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -103,6 +116,12 @@ class StatusBoard:
         connected, serving = content["connection"] == "connected", content["state"] == "serving"
         yield GaugeMetricFamily("secfed_agent_connected", "Whether the last call succeeded.", value=connected)
         yield GaugeMetricFamily("secfed_agent_serving", "Whether a study is being served.", value=serving)
+        states = GaugeMetricFamily(
+            "secfed_agent_state", "What the agent does about the study.", labels=("state",)
+        )
+        for state in _STATES:
+            states.add_metric((state,), content["state"] == state)
+        yield states
         yield GaugeMetricFamily("secfed_agent_round", "Round of the study.", value=content["round"] or 0)
 
     def _write(self) -> None:
@@ -121,30 +140,3 @@ class StatusBoard:
 def read_status(path: Path) -> dict[str, Any] | None:
     """What the agent last wrote, or ``ConfigError``; None if it never ran."""
     return private_files.read_json(path, "the status of an agent") if path.exists() else None
-
-
-class MetricsServer:
-    """Serves metrics on this machine only; ``ConfigError`` where the port is taken."""
-
-    def __init__(self, board: StatusBoard, port: int) -> None:
-        from prometheus_client import CollectorRegistry, start_http_server
-
-        registry = CollectorRegistry()
-        registry.register(board)
-        try:
-            self._server, _ = start_http_server(port, "127.0.0.1", registry)
-        except OSError as error:
-            raise ConfigError(
-                f"agent.metrics_port: {port}: {os.strerror(error.errno or 0)}",
-                remedy="choose another port, or 0 for no metrics",
-            ) from None
-        handler = self._server.RequestHandlerClass
-        # Otherwise whoever sends half a request holds a thread and a descriptor for ever.
-        self._server.RequestHandlerClass = type("Handler", (handler,), {"timeout": _REQUEST_S})  # type: ignore[arg-type]
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # it prints tracebacks
-        self.port = self._server.server_port
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()

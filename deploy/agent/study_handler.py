@@ -39,7 +39,8 @@ class StudyHandler:
     folder: SiteFolder
     terms: Terms
     opened: SiteStudy
-    roster: Roster
+    roster: Roster  # of the study
+    pinned: Roster  # which may have more sites by now
     board: StatusBoard
     now: Callable[[], datetime]
     decisions: SiteDecisions
@@ -53,7 +54,8 @@ class StudyHandler:
             if isinstance(frame, Task):
                 check_not_paused(self.folder.state)
                 still_permitted(self.folder, self.terms.study, len(self.roster.sites), self.now())
-                self.decisions.permits(self.terms.study, self.roster)
+                self.board.set(policy_error=self.folder.policy.trouble or None)
+                self.decisions.permits(self.terms.study, self.pinned)
                 self._begin(round=frame.round, exchange=frame.exchange, stage="train")
             elif isinstance(frame, Step):
                 self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")

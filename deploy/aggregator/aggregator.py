@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from secfed import __version__
+from secfed.crypto.identity import Roster
 from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport, SiteVersions, Tell
 from secfed.deploy.aggregator.run import CentralRun
+from secfed.deploy.aggregator.run_watch import PeopleTold
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.transport.flower.server import FlowerServer
@@ -23,10 +26,12 @@ from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.signals import Stopper
-from secfed.deploy.transport.study_server import Offer, Refused, StudyServer
+from secfed.deploy.transport.study_server import Offer, Presence, Refused, StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
+from secfed.records.roster_file import ROSTER_FILE, begun_with, read_roster
 from secfed.records.transcript import Log
+from secfed.runs.run_folder import TRANSCRIPT_FILE
 from secfed.runs.run_report import Observer, RunReport
 from secfed.study.study import Study
 
@@ -97,14 +102,19 @@ class Aggregator:
         observer: Observer,
         tell: Tell,
         stopper: Stopper,
+        gives_way: Callable[[float], bool] = lambda _waited_s: False,
     ) -> None:
         limits = service.link_limits()
         roster = consortium.roster()
         if roster is None:
             raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
-        self._central = central = CentralStudy(study, roster, service.sites)
+        roster = roster_of_run(out, roster, consortium.roster_path)
+        removed = consortium.members().removed_sites
+        self._central = central = CentralStudy(study, roster, service.sites, removed=removed)
         self._quorum = _quorum(central, service.quorum)
         self._service, self._observer, self._stopper = service, observer, stopper
+        self._gives_way = gives_way
+        self._round: Callable[[], int] = lambda: 0
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
         caps = FrameCaps.of(central.algorithm, study.rounds, len(roster.sites), central.protection)
@@ -115,21 +125,24 @@ class Aggregator:
         if service.flower_socket is None:
             listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
             tls = consortium.aggregator_tls(passphrase, datetime.now(UTC))
-            self._server = LinkServer(listen, tls, roster.sites, offer, limits)
+            self._server = LinkServer(listen, tls, roster.sites, offer, limits, removed=removed)
         else:
             ttl_s = study.protection.deadline_s
             self._server = FlowerServer(service.flower_socket, self._identity, roster, offer, ttl_s=ttl_s)
-        self._versions = SiteVersions(self._server.presence, tell, _SOFTWARE)
+        self._people = PeopleTold(consortium.folder, study.name, central.id)
+        self._versions = SiteVersions(self._server.presence, self._people.hearing(tell), _SOFTWARE)
         self._tell = self._versions.tell
 
     def run(self) -> RunReport:
         """Serve the study to its end, or raise.
 
         ``Stopped``: by the operator; ``LinkError``: the address cannot be had; ``StudyStopped``: the next
-        rounds could come to no sum, it can be resumed or ended; ``RoundAborted``: not one sum came about.
+        rounds could come to no sum, it can be resumed or ended; ``RoundAborted``: not one sum came about;
+        ``StudyPaused``: it gave way before an exchange.
         """
         central = self._central
-        with closing(CentralRun(central, self._identity, self._out, self._carrier, self._observer)) as run:
+        made = partial(CentralRun, central, self._identity, self._out, self._carrier, self._observer)
+        with self._people, closing(made()) as run:
             self._server.start()
             try:
                 self._tell(
@@ -155,10 +168,15 @@ class Aggregator:
             finally:
                 self._server.stop()
 
+    def seen(self) -> tuple[int, dict[SiteId, Presence]]:
+        """The round, and what the link sees of the hospitals that are asked."""
+        presence = self._server.presence()
+        return self._round(), {site: presence[site] for site in self._central.asked}
+
     def _carrier(self, log: Log) -> MeasuredTransport:
         protection = self._central.study.protection
         of_exchange = protection.max_dropouts is not None and self._service.quorum is None
-        return MeasuredTransport(
+        carrier = MeasuredTransport(
             self._server,
             log,
             self._observer,
@@ -172,7 +190,10 @@ class Aggregator:
             rounds=self._central.study.rounds,
             result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
             after_step=self._versions.look,  # a site that answered has said what it runs
+            gives_way=self._gives_way,
         )
+        self._round = lambda: carrier.round
+        return carrier
 
     def _say_farewell(self, final: bytes) -> set[SiteId]:
         """Bring the model to the sites and tell them that the study is over, until all know it or time is up.
@@ -204,6 +225,23 @@ class Aggregator:
             else:
                 said.release()
                 took.add(said.site)
+
+
+def roster_of_run(out: Path, enrolled: Roster, path: Path) -> Roster:
+    """The roster that the run in ``out`` began with, else the present one, whose file is ``path``.
+
+    ``RosterError``: a member of it is no member any more. Who was admitted since is asked by later runs.
+    """
+    kept = out / ROSTER_FILE
+    if (out / TRANSCRIPT_FILE).is_file() and kept.is_file():
+        members = dict(enrolled.members)
+        gone = [site for site, public in read_roster(kept).members if members.get(site) != public]
+        if gone:
+            raise RosterError(
+                f"--out {out}: the run began with {', '.join(gone)}, removed since or given another key",
+                remedy="begin the study anew, under another name and without what was removed",
+            )
+    return begun_with(out / TRANSCRIPT_FILE, enrolled, path)
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:

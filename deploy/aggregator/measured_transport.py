@@ -15,8 +15,9 @@ from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
 from secfed.deploy.transport.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
-from secfed.deploy.transport.signals import Stopper
+from secfed.deploy.transport.signals import Stopper, StudyPaused
 from secfed.deploy.transport.study_server import Presence, StudyServer
+from secfed.errors import PolicyRefused
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import REFUSED, Log
 from secfed.runs.run_report import WAIT, Observer, PerSite, RoundReport
@@ -26,7 +27,6 @@ from secfed.wire.transport import OnReply
 
 Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's log
 
-_REFUSES: Final = "refuses the study"
 _LOOK_S: Final = 1.0
 
 
@@ -49,6 +49,7 @@ class MeasuredTransport(Watcher):
     result_s: float = 60.0  # that sites have for a result that is only told
     slow_s: float = 30.0  # the operator is told whom a step waits for when nothing has come for so long
     after_step: Callable[[], None] = lambda: None
+    gives_way: Callable[[float], bool] = lambda _waited_s: False  # asked while an exchange waits to begin
 
     def __post_init__(self) -> None:
         self._link = StageDispatcher(self.server, self._deadline_of, silent_s=self.silent_s, watcher=self)
@@ -64,7 +65,7 @@ class MeasuredTransport(Watcher):
 
     def start_round(self, number: int) -> None:
         """Forget the last round's dropouts and measurements."""
-        self._round = number
+        self.round = number
         self._gone: dict[SiteId, str] = {}
         self.refusals: dict[SiteId, Refusal] = {}  # the last of every site in this round
         self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0, WAIT: 0.0}
@@ -102,8 +103,11 @@ class MeasuredTransport(Watcher):
     def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
         """Wait until enough sites are there: rounds that must fail are not begun."""
         needed = min(self.quorum, len(requests), self.needed_of(len(requests)))
-        told: tuple[tuple[SiteId, ...], list[str]] | None = None
+        since_s = time.monotonic()
+        told: tuple[tuple[SiteId, ...], dict[SiteId, str]] | None = None
         while True:
+            if self.gives_way(time.monotonic() - since_s):
+                raise StudyPaused("The study is put aside", remedy="secfed consortium resume STUDY")
             there = self._link.wait_for(tuple(requests), needed, _LOOK_S, within_s=self.silent_s)
             if len(there) >= needed:
                 if told is not None:
@@ -111,16 +115,19 @@ class MeasuredTransport(Watcher):
                 return
             self.server.waits_for(Waits(ARRIVALS, len(there), needed))
             why = self._why(site for site in requests if site not in there)
-            found = there, [text for text in why.values() if text.startswith(_REFUSES)]
+            states = self._absent(requests)
+            found = there, states
             if found != told:
-                self.tell("waiting", needed=needed, sites=list(there), **self._place(), why=why)
+                self.tell(
+                    "waiting", needed=needed, sites=list(there), **self._place(), why=why, states=states
+                )
                 told = found
 
     def progress(self, stage: str, done: int, asked: int) -> None:
         """Tell the observer, and sites that ask, how many have answered."""
         self._since_s = time.monotonic()
         self.server.waits_for(Waits(ANSWERS, self._answered, self._answered + len(self._open)))
-        self.observer.stage(self._round, "", stage, done, asked)
+        self.observer.stage(self.round, "", stage, done, asked)
 
     def idle(self, stage: str) -> None:
         """Tell the operator, once for each set of sites, whom a step waits for."""
@@ -133,12 +140,18 @@ class MeasuredTransport(Watcher):
         self.tell("slow", **self._place(), stage=stage, **facts, sites=sorted(waiting), why=why)
 
     def _place(self) -> dict[str, Any]:
-        return {"round": self._round, "rounds": self.rounds}
+        return {"round": self.round, "rounds": self.rounds}
 
     def _why(self, sites: Iterable[SiteId]) -> dict[SiteId, str]:
         """What the link sees of sites that are waited for."""
         seen = self.server.presence()
         return {site: _reason(seen[site], self.silent_s) for site in sites if site in seen}
+
+    def _absent(self, sites: Iterable[SiteId]) -> dict[SiteId, str]:
+        """In one word, why sites take no part now: those that say so."""
+        seen = self.server.presence()
+        found = {site: seen[site].absence for site in sites if site in seen}
+        return {site: str(state) for site, state in found.items() if state is not None}
 
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
         """Record a refusal, and tell the operator."""
@@ -146,7 +159,7 @@ class MeasuredTransport(Watcher):
         self.refusals[site] = Refusal(stage, kind, reason)
         self._open.discard(site)
         _, reason = recognised(kind, reason)
-        told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason}
+        told: dict[str, Any] = {"round": self.round, "site": site, "stage": stage, "reason": reason}
         with self.stopper.working():
             self.log.append(REFUSED, told)
         self.tell("refused", **told)
@@ -155,7 +168,7 @@ class MeasuredTransport(Watcher):
         """Tell the operator."""
         self._gone.setdefault(site, stage)
         self._open.discard(site)
-        self.tell("missing", round=self._round, site=site, stage=stage)
+        self.tell("missing", round=self.round, site=site, stage=stage)
 
     def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
         """What the round that just ended came to, without metrics and without who was asked.
@@ -179,8 +192,8 @@ class MeasuredTransport(Watcher):
 
 def _reason(seen: Presence, silent_s: float) -> str:
     """Why a site is waited for, as far as the link can see."""
-    if seen.declined is not None:
-        return f"{_REFUSES}: {seen.declined}"
+    if seen.absence is not None:
+        return f"{seen.absence}: {(seen.declined or '').removeprefix(f'{PolicyRefused.__name__}: ')}"
     if seen.silent_s is None:
         return "has never called"
     if not seen.calling and seen.silent_s > silent_s:

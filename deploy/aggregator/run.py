@@ -134,7 +134,7 @@ class CentralRun:
         study = self._central.study
         self._observer.started(study.name, self._central.names, study.rounds)
         for number in sorted(self._reports):
-            self._observer.round_finished(self._reports[number])
+            self._observer.round_kept(self._reports[number])
         clock = time.perf_counter()
         self._carrier.start_round(self._kept.start.round)
 

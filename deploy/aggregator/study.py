@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from secfed.algorithms.framework.base import Algorithm
 from secfed.config.cohort_rules import threshold
@@ -20,17 +20,32 @@ from secfed.wire.layout import State
 
 
 class CentralStudy:
-    """A study at the study centre, before anything is opened; ``only`` these of its sites are asked.
+    """A study at the study centre, before anything is opened.
+
+    ``only`` these of its sites are asked; ``removed`` were in the roster.
 
     Raises:
         RosterError: a site of the study is not enrolled.
         ConfigError: pieces that do not fit together, too few sites, or a ``model.start`` that cannot be used.
     """
 
-    def __init__(self, study: Study, roster: Roster, only: Sequence[SiteId] | None = None) -> None:
+    def __init__(
+        self,
+        study: Study,
+        roster: Roster,
+        only: Sequence[SiteId] | None = None,
+        *,
+        removed: Collection[SiteId] = (),
+    ) -> None:
         self.study, self.roster, self.id = study, roster, study_id(study)
         self.names = tuple(sorted(build_data(study).sites))
         strangers = [name for name in self.names if name not in roster.sites]
+        gone = [name for name in strangers if name in removed]
+        if gone:
+            raise RosterError(
+                f"data.sites: {', '.join(gone)}: removed from the roster of this consortium",
+                remedy="leave them out of the study, or admit them anew",
+            )
         if strangers:
             raise RosterError(
                 f"data.sites: {', '.join(strangers)} are not in the roster of this consortium",

@@ -6,11 +6,13 @@ ca/ca.key               the CA's private key; needed to admit and renew only, so
 members.json            sites and their keys; the roster is derived from it
 roster.json             what every site pins; written with the first site
 replies/SITE.json       what a site gets
+paused/STUDY            while it is there, the aggregator does not serve the study of this name
 aggregator/             identity.key, tls.key, tls.pem: what `secfed aggregate` signs and serves with
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -38,6 +40,7 @@ DEFAULT_PORT: Final = 8443
 
 _FACTS_FILE: Final = "consortium.json"
 _CA_FILE: Final = "ca.pem"
+STUDY_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")  # as study.py, which is too heavy to import here
 
 
 class Facts(AggregatorFacts):
@@ -65,6 +68,7 @@ class Consortium:
         self.ca_key_path = folder / "ca" / "ca.key"  # may be elsewhere when nobody is being admitted
         self.ca_path = folder / _CA_FILE
         self.roster_path = folder / ROSTER_FILE
+        self._paused_folder = folder / "paused"
         self._identity_path = folder / AGGREGATOR / "identity.key"
 
     @classmethod
@@ -150,9 +154,10 @@ class Consortium:
     def aggregator_tls(self, passphrase: str | None, now: datetime) -> TlsFiles:
         """What the aggregator serves TLS with."""
         certificate = self.tls.certificate()
-        if certificate is not None and certificate.not_valid_after_utc <= now:
+        if certificate is not None and (expired := certificate_checks.expired(certificate, now)):
             raise ConfigError(
-                "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
+                f"the aggregator's certificate {expired}",
+                remedy="if that clock is right, run: secfed consortium renew aggregator; if not, set it",
             )
         return self.tls.load(self.ca_path, passphrase)
 
@@ -209,6 +214,29 @@ class Consortium:
         with private_files.locked(self.folder):
             self._save(self.members().without(site, now))
             (self.folder / "replies" / f"{site}.json").unlink(missing_ok=True)
+
+    def pause(self, study: str) -> None:
+        """Serve this study no more, from its next exchange on, until :meth:`resume`."""
+        if not STUDY_NAME.fullmatch(study):
+            raise ConfigError(
+                f"{study!r} is not the name of a study", remedy="names have 1 to 63 of a-z, 0-9 and -"
+            )
+        private_files.make_folder(self._paused_folder)
+        private_files.replace(self._paused_folder / study, b"")
+
+    def resume(self, study: str) -> None:
+        """Serve a paused study again; ``ConfigError`` where it is not paused."""
+        if study not in self.paused():
+            raise ConfigError(
+                f"{study!r} is not paused", remedy=f"paused are: {', '.join(self.paused()) or 'none'}"
+            )
+        (self._paused_folder / study).unlink(missing_ok=True)
+
+    def paused(self) -> tuple[str, ...]:
+        """Names of the studies that are paused."""
+        if not self._paused_folder.is_dir():
+            return ()
+        return tuple(sorted(path.name for path in self._paused_folder.iterdir()))
 
     def restore_roster_file(self) -> None:
         """Write the roster file again, for a crash may have left the one before."""

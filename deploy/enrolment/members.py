@@ -100,6 +100,11 @@ class Members:
             )
         private_files.replace(path, data)
 
+    @property
+    def removed_sites(self) -> frozenset[str]:
+        """Names of sites that were members and are none."""
+        return frozenset(entry.site for entry in self.removed) - set(self.current)
+
     def roster(self, aggregator_key: bytes) -> Roster | None:
         """The roster of these sites; None while there is none."""
         if not self.current:

@@ -13,6 +13,7 @@ approvals.json       what was decided about studies, and which the policy let in
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -31,8 +32,13 @@ from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.deploy.pki import certificate_checks, key_files
 from secfed.deploy.pki.names import check_site_name
 from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
+from secfed.deploy.policy.policy_file import PolicyFile
 from secfed.errors import ConfigError, RosterError
+from secfed.records.roster_file import begun_with
+from secfed.runs.run_folder import TRANSCRIPT_FILE, study_folder
 from secfed.storage import private_files
+
+STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})-([0-9a-f]{64})")  # name and digest of a study
 
 _REQUEST_FILE: Final = "request.json"
 _IDENTITY_FILE: Final = "identity.key"
@@ -60,7 +66,8 @@ class SiteFolder:
         self.settings: SiteSettings = load_settings(folder / SETTINGS_FILE)
         self.name = self.settings.site.name
         self.tls = TlsFolder(folder)
-        self.policy_path = folder / _POLICY_FILE
+        self.policy = PolicyFile(folder / _POLICY_FILE)
+        self.policy_path = self.policy.path
         self.approvals_path = folder / "approvals.json"
         self.state = folder / self.settings.agent.state  # journals, ledgers and transcripts
         self._identity_path = folder / _IDENTITY_FILE
@@ -125,6 +132,16 @@ class SiteFolder:
     def tls_material(self, passphrase: str | None) -> TlsFiles:
         """What the agent opens its connection with."""
         return self.tls.load(self._ca_path, passphrase)
+
+    def untimely(self, now: datetime) -> str:
+        """What is wrong with the site's own certificates by this machine's clock; empty if nothing is."""
+        own, joined = self.tls.certificate(), self.consortium()
+        try:
+            if own is not None and joined is not None:
+                certificate_checks.check_issued(own, joined[1], now)
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def consortium(self) -> tuple[str, x509.Certificate, AggregatorFacts] | None:
         """Consortium, CA and aggregator; None before the first reply."""
@@ -208,6 +225,13 @@ class SiteFolder:
             raise ConfigError(f"{self.folder}: no roster is pinned", remedy="run: secfed site trust ROSTER")
         rosters.check_own(pinned.roster, self.name, self.request().identity_key)
         return pinned.roster
+
+    def roster_of(self, study: str, pinned: Roster) -> Roster:
+        """The roster of a study, by its id: that with which it began here, else the pinned one."""
+        if not STUDY_ID.fullmatch(study):  # it names a folder
+            return pinned
+        transcript = study_folder(self.state, study) / TRANSCRIPT_FILE
+        return begun_with(transcript, pinned, self._pinned_path)
 
     def check_roster(self, roster: Roster) -> None:
         """Check a roster before an administrator is asked to pin it."""

@@ -10,7 +10,7 @@ from secfed.dp.ledger.ledger import LEDGER, SPENT
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
 from secfed.records.transcript import TRANSCRIPT
-from secfed.runs.run_folder import TRANSCRIPT_FILE
+from secfed.runs.run_folder import TRANSCRIPT_FILE, study_folder
 
 
 def wasted(site: SiteFolder, only: str = "") -> Iterator[tuple[str, str]]:
@@ -19,8 +19,6 @@ def wasted(site: SiteFolder, only: str = "") -> Iterator[tuple[str, str]]:
     ``only`` names one study, which is over; without it all studies are looked at, but for the newest payment
     of each, whose exchange may be running.
     """
-    from secfed.site.runtime import study_folder  # brings torch
-
     public = site.request().identity_key
     for path in sorted(site.state.glob("ledger-*.jsonl")):
         entries = verify_file(path, public, LEDGER, owner=site.name)

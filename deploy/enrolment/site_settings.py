@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
-from secfed.config.schema import Strict, checked, suggestion
-from secfed.config.toml_file import read_tables
+from secfed.config.schema import Strict
+from secfed.config.toml_file import read_sections
+from secfed.deploy.notification.settings import EmailSection, SiteNotifications, WebhookSection
 from secfed.deploy.pki.names import SITE_PATTERN, check_site_name
 from secfed.errors import ConfigError
 
@@ -79,22 +80,15 @@ class SiteSettings(Strict):
     flower: FlowerSection = FlowerSection()
     agent: AgentSection = AgentSection()
     training: TrainingSection = TrainingSection()
+    notifications: SiteNotifications = SiteNotifications()
+    webhook: WebhookSection = WebhookSection()
+    email: EmailSection = EmailSection()
 
 
 def load_settings(path: Path) -> SiteSettings:
     """Read ``site.toml``."""
-    tables = read_tables(path, "the settings of a site")
-    sections: dict[str, Any] = {name: field.annotation for name, field in SiteSettings.model_fields.items()}
+    settings = read_sections(path, "the settings of a site", SiteSettings, "site")
     try:
-        for name, table in tables.items():
-            if name not in sections:
-                raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
-            if not isinstance(table, dict):
-                raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
-        if "site" not in tables:
-            raise ConfigError("site: this section is missing", remedy="add [site] with the name")
-        found = {name: checked(model, tables.get(name, {}), name) for name, model in sections.items()}
-        settings = SiteSettings.model_validate(found)
         check_site_name(settings.site.name)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", remedy=error.remedy) from None

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from secfed.errors import ConfigError
+from secfed.records.clock import apart, own_clock
 
 SKEW: Final = timedelta(hours=1)  # clocks of hospitals differ
 ANNOUNCED: Final = timedelta(weeks=4)
@@ -181,13 +182,25 @@ def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
         return None
 
 
+def expired(certificate: x509.Certificate, now: datetime, clock: str = "") -> str:
+    """When a certificate expired, and which clock says so (this machine's); empty if it did not."""
+    end = certificate.not_valid_after_utc
+    if now <= end:
+        return ""
+    late = apart((now - end).total_seconds())
+    return f"expired on {_day(end)}; {clock or own_clock()} says {_day(now)}, {late} later"
+
+
 def _check_time(certificate: x509.Certificate, now: datetime, what: str) -> None:
-    if now > certificate.not_valid_after_utc:
-        raise ConfigError(f"{what} expired on {_day(certificate.not_valid_after_utc)}", remedy=_REMEDY)
-    if now + SKEW < certificate.not_valid_before_utc:
+    begin = certificate.not_valid_before_utc
+    if over := expired(certificate, now):
+        raise ConfigError(f"{what} {over}", remedy=f"if that clock is right, {_REMEDY}; if not, set it")
+    if now + SKEW < begin:
         raise ConfigError(
-            f"{what} is valid from {_day(certificate.not_valid_before_utc)} only",
-            remedy="check this machine's clock",
+            f"{what} is valid from {_day(begin)} only; {own_clock()} says {_day(now)}, "
+            f"{apart((begin - now).total_seconds())} earlier",
+            remedy="set that clock; if it is right, that of the study centre was ahead when the certificate "
+            "was made: set that one, and make a new certificate",
         )
 
 

@@ -18,8 +18,9 @@ from zoneinfo import ZoneInfo
 from pydantic import Field
 
 from secfed.config.schema import Options, Strict, checked, suggestion
-from secfed.config.toml_file import read_tables
+from secfed.config.toml_file import tables_of
 from secfed.crypto.attempt import SiteLimits
+from secfed.deploy.policy.absence import WAITING_TEXT
 from secfed.deploy.policy.rules import Anything, Rules, broken, read_rules
 from secfed.deploy.policy.sections import (
     BudgetRules,
@@ -35,6 +36,7 @@ from secfed.deploy.policy.sections import (
 )
 from secfed.dp.accounting.unit import PrivacyUnit, Unit
 from secfed.errors import ConfigError, PolicyRefused
+from secfed.storage import private_files
 
 if TYPE_CHECKING:
     from secfed.dp.accounting.budget import Budget
@@ -55,6 +57,7 @@ class _Top(Strict):
     approve: Literal["manual", "automatic"] = Field(
         default="manual", description='"manual" (a person approves each new study) or "automatic"'
     )
+    four_eyes: bool = Field(default=False, description="true: two persons approve each new study")
     timezone: str | None = Field(
         default=None, description='a name such as "Europe/Berlin"; leave it out for the machine\'s own'
     )
@@ -87,11 +90,17 @@ class Policy:
     data: tuple[DataSet, ...] = ()
     hours: tuple[Window, ...] = ()  # empty for always
     zone: ZoneInfo | None = None  # of the hours; None for the machine's own
+    four_eyes: bool = False  # two persons approve a study
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a policy file."""
-        tables = read_tables(path, "a policy")
+        return cls.parse(private_files.read(path, "a policy"), path)
+
+    @classmethod
+    def parse(cls, data: bytes, path: Path) -> Self:
+        """A policy file that was read."""
+        tables = tables_of(data, path)
         try:
             return cls._from_tables(tables)
         except ConfigError as error:
@@ -136,8 +145,11 @@ class Policy:
         windows = tuple(
             checked(Window, table, f"hours[{at}]") for at, table in enumerate(tables.get("hours", ()))
         )
+        if top.four_eyes and top.approve != "manual":
+            message = 'four_eyes: is true, and with approve = "automatic" nobody approves'
+            raise ConfigError(message, remedy='set approve = "manual"')
         zone = None if top.timezone is None else time_zone(top.timezone)
-        return cls(approve=top.approve, data=data, hours=windows, zone=zone, **read)
+        return cls(approve=top.approve, data=data, hours=windows, zone=zone, four_eyes=top.four_eyes, **read)
 
     def data_set(self, study: Study) -> DataSet | None:
         """The data set that a study means; None if the policy names none that fits."""
@@ -152,6 +164,11 @@ class Policy:
         """
         named = {*self.algorithms, *self.models, *(item.section.source for item in self.data)}
         return frozenset(name for name in named if ":" in name)
+
+    @property
+    def approvers(self) -> Literal[1, 2]:
+        """How many persons approve a study, where persons do."""
+        return 2 if self.four_eyes else 1
 
     def limits(self) -> SiteLimits:
         """What the protocol enforces in every attempt, whatever the study says."""
@@ -181,8 +198,9 @@ class Policy:
         data = self.data_set(study)
         if found or data is None:
             waits = bool(found) and all(item.temporary for item in found)
+            said = WAITING_TEXT if waits else "is not permitted at this site"
             raise PolicyRefused(
-                f"study {study.name!r} is not permitted at this site: {'; '.join(map(str, found))}",
+                f"study {study.name!r} {said}: {'; '.join(map(str, found))}",
                 remedy="wait" if waits else "change the study, or ask this site to change its policy",
                 keys=tuple(item.key for item in found if not item.temporary),
             )

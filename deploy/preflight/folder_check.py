@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from secfed import __version__
+from secfed.deploy.agent.site_watch import site_channels
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_status import Level, StatusItem, site_status
 from secfed.deploy.pki.tls_folder import TlsFiles
@@ -41,6 +42,7 @@ def folder_checks(
         checks.append(passed("private keys", opened))
     except SecfedError as error:
         checks.append(failed_with("private keys", error))
+    checks += notification_checks(site)
     checks.append(disk_check(site))
     return checks, material
 
@@ -51,6 +53,16 @@ def _status_check(found: StatusItem) -> PreflightCheck:
         return passed(found.subject, found.text, found.remedy)
     kind = RosterError if found.subject == "roster" else ConfigError
     return failed(found.subject, found.text, found.remedy, kind)
+
+
+def notification_checks(site: SiteFolder) -> list[PreflightCheck]:
+    """Whether the people whom ``site.toml`` names can be told; empty where it names nobody."""
+    try:
+        channels = site_channels(site)
+    except SecfedError as error:
+        return [failed_with("notification", error)]
+    shown = ", ".join(f"{channel.name} to {channel.where}" for channel in channels)
+    return [passed("notification", f"{shown}; to try it: secfed agent notify --test")] if channels else []
 
 
 def disk_check(site: SiteFolder, needed_bytes: int = LEAST_FREE_BYTES) -> PreflightCheck:

@@ -45,7 +45,7 @@ def network_checks(
     now: datetime,
     *,
     wanted: str = "",
-    pinned: bytes = b"",
+    roster_of: Callable[[str], bytes] = lambda _study: b"",
     environment: Mapping[str, str] = os.environ,
     patience_s: float = _PATIENCE_S,
 ) -> list[PreflightCheck]:
@@ -67,7 +67,7 @@ def network_checks(
         why = why or "the site's TLS key cannot be used"
         return checks + [skipped(name, why) for name in ("membership", "served", "served roster")]
     answer = _ask(address, proxy, material, patience_s)
-    checks += [membership_check(answer), served_check(answer, wanted), served_roster_check(answer, pinned)]
+    checks += [membership_check(answer), served_check(answer, wanted), served_roster_check(answer, roster_of)]
     return checks
 
 
@@ -221,11 +221,12 @@ def served_check(answer: HelloReply | LinkError, wanted: str = "") -> PreflightC
     return failed("served", detail, "ask the study centre for the file as it is served")
 
 
-def served_roster_check(answer: HelloReply | LinkError, pinned: bytes) -> PreflightCheck:
-    """Whether the aggregator uses the roster that is pinned here."""
+def served_roster_check(answer: HelloReply | LinkError, roster_of: Callable[[str], bytes]) -> PreflightCheck:
+    """Whether the aggregator uses the roster that this site uses for the study; empty if none is pinned."""
     name = "served roster"
     if isinstance(answer, LinkError):
         return skipped(name, "the aggregator did not say")
+    pinned = roster_of(answer.study)
     if not pinned:
         return skipped(name, "no roster is pinned here")
     if answer.finished:

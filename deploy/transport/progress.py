@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from secfed.deploy.policy.absence import Absence
+
 NOTHING, ARRIVALS, ANSWERS = 0, 1, 2  # what an aggregator waits for; numbers of the link
 
 LEAST_SHARED: Final = 3  # of fewer, a number would be about one other hospital
@@ -54,11 +56,15 @@ def now_at_hospital(status: Mapping[str, Any]) -> str:
     """What an agent is doing, or waits for and why."""
     if not status.get("running"):
         return "nothing: the agent is not running"
+    state, why = status.get("state"), status.get("why")
+    if state == Absence.REMOVED:
+        return "removed: the study centre has taken this hospital out of its roster; ask there"
     if status.get("connection") != "connected":
         return "no connection to the study centre; it is tried again"
-    state, why = status.get("state"), status.get("why")
-    if state in ("refused", "failed"):
+    if state in (Absence.REFUSED, Absence.FAILED):
         return f"the study does not run here: {why or 'see the last error'}"
+    if state in set(Absence):
+        return f"{state}: {why}"
     if state != "serving":
         return "waiting for a study to be served" if state == "idle" else "the study is over"
     number = status.get("round")

@@ -25,6 +25,10 @@ class Stopped(SecfedError):
     exit_code = 130  # 128 + SIGINT, as shells report it
 
 
+class StudyPaused(Stopped):
+    """A study was put aside before its next exchange, by the operator or for others; it can go on."""
+
+
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in _NUMBERS}

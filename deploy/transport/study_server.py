@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from secfed.crypto.codec import Buffer
+from secfed.deploy.policy.absence import Absence
 from secfed.deploy.transport.chunking import ChunkedFrame, wrap_all
 from secfed.deploy.transport.messages import REQUEST_ID_BYTES, HelloReply, RefusalMessage
 from secfed.deploy.transport.progress import Waits
@@ -72,6 +73,7 @@ class Presence:
     calling: bool  # one of its calls is open, a long poll for example
     software: str  # what it says it runs
     declined: str | None  # why it refuses the study, if it does
+    absence: Absence | None = None  # the same in one word
     serving: bool = True  # it has opened the study; before, it can still find out that it must refuse it
 
 
@@ -95,8 +97,10 @@ class SiteState:
     def presence(self) -> Presence:
         """What the operator may see of it."""
         silent = None if self.seen_s is None else max(0.0, time.monotonic() - self.seen_s)
-        why = None if self.declined is None else f"{self.declined.kind}: {self.declined.reason}"
-        return Presence(silent, self.calling, self.software, why, self.serving)
+        said = self.declined
+        why = None if said is None else f"{said.kind}: {said.reason}"
+        absence = None if said is None else Absence.of(said.kind, said.reason)
+        return Presence(silent, self.calling, self.software, why, absence, self.serving)
 
 
 class _Requests(Protocol):

@@ -48,6 +48,36 @@ def _most_found(merged: tuple[Event, ...], false_alarms: float) -> float:
     return found
 
 
+def most_guessed(events: Sequence[Event]) -> float:
+    """An upper bound on how often somebody is right who held both answers for equally likely, 1/2 to 1.
+
+    The total variation of the results under both answers bounds the advantage: it is delta at epsilon 0 (from
+    the privacy curve), and at most sqrt(D / 2) and sqrt(1 - e^-D) for a Renyi divergence D of order above 1
+    (Pinsker; Bretagnolle and Huber). 1 where no accountant covers all events.
+    """
+    _, restated = common_adjacency(compose(events))
+    return _most_guessed(compose(restated))
+
+
+@lru_cache(maxsize=256)
+def _most_guessed(merged: tuple[Event, ...]) -> float:
+    apart = 1.0
+    if not any(Pld().refusal(event) for event in merged):
+        composed = Pld().composed(merged)
+        if composed is not None:
+            apart = min(apart, float(composed.get_delta_for_epsilon(0.0)) + LEAST_DELTA["pld"])
+    if not any(Rdp().refusal(event) for event in merged):
+        least = max(0.0, float(np.min(Rdp().divergences(merged))))  # divergences grow with the order
+        apart = min(apart, float(np.sqrt(least / 2)), float(np.sqrt(-np.expm1(-least))))
+    return (1.0 + apart) / 2
+
+
+def guessed_at(epsilon: float, delta: float) -> float:
+    """The same from one point of the curve."""
+    odds = float(np.exp(-min(epsilon, 700.0)))
+    return min(1.0, (1.0 + delta * odds) / (1.0 + odds))
+
+
 def found_at(epsilon: float, delta: float, false_alarms: float) -> float:
     """The same from one point of the curve."""
     return float(_found(np.array([min(epsilon, 700.0)]), np.array([delta]), false_alarms)[0])

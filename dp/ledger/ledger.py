@@ -190,12 +190,18 @@ class Ledger:
         study: str,
         round_number: int,
         exchange: str,
+        values: int | None = None,
         release: str | None = None,
     ) -> Entry:
-        """Record which fields leave in a sum without noise, as the study chose explicitly; once a release."""
+        """Record which fields leave in a sum without noise, as the study chose explicitly; once a release.
+
+        ``values`` is how many numbers these fields are, together.
+        """
         release = release or self._note_id()
         with self._writing() as (chain, entries):
             body = {**_place(study, round_number, exchange), "fields": list(fields)}
+            if values is not None:
+                body["values"] = values
             if release is not None:
                 body["release"] = release
                 for entry in entries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,26 +13,26 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.cli.asking import passphrase_of
+from secfed.cli.notify import site_notify
 from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
 from secfed.crypto.identity import grouped
-from secfed.deploy.admission import kept_offers, near_twins
+from secfed.deploy.admission import kept_offers, near_twins, persons
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent import control
+from secfed.deploy.agent.budgets import ledger_standings
 from secfed.deploy.agent.control import make_state_folder, only_agent
-from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard, read_status
-from secfed.deploy.enrolment import messages
+from secfed.deploy.agent.site_metrics import SiteMetrics
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.policy.policy import Policy
+from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
-from secfed.dp.ledger.ledger import SPENT, verify
-from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
-from secfed.runs.run_folder import ledger_file
+from secfed.errors import ConfigError, SecfedError
 from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
+agent_app.command("notify")(site_notify)
 
 _NAME = "Its name, or 8 or more digits of its digest."
 _REFUSED_NAME = f"{_NAME} What has not asked yet can be refused by its name or its whole digest."
@@ -41,7 +42,7 @@ RefusedName = Annotated[str, typer.Argument(metavar="STUDY", help=_REFUSED_NAME,
 
 _STOP_S = 60.0
 _LONGEST_POLL_S = 86_400.0
-_STATES = {"permitted": "permitted by the policy"}
+_STATES = {"permitted": "permitted by the policy", "withdrawn": "refused"}
 _COLOURS = {"held": "yellow", "withdrawn": "red", "approved": "green"}
 
 
@@ -57,6 +58,8 @@ def run(
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
     from secfed.deploy.agent.agent import Agent
+    from secfed.deploy.agent.site_watch import notifier_of
+    from secfed.deploy.enrolment.messages import utc_now
     from secfed.deploy.transport.json_log import log_as_json
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
@@ -69,8 +72,11 @@ def run(
         log_as_json(site.settings.agent.log_level, words=lambda text: located(text, site.folder))
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
-        metrics = MetricsServer(board, port) if port else None
+        metrics = MetricsServer(port, board, SiteMetrics(site)) if port else None
+        notifier = notifier_of(site, board, utc_now)
         try:
+            if notifier is not None:
+                notifier.start()
             agent = Agent(
                 site,
                 passphrase=secret,
@@ -86,6 +92,8 @@ def run(
             board.set(state="failed", connection="closed")
             raise
         finally:
+            if notifier is not None:
+                notifier.close()
             if metrics is not None:
                 metrics.close()
 
@@ -136,32 +144,28 @@ def approve(
     an earlier one, that is shown, and nothing is approved without --near-twin.
     """
     site = SiteFolder(folder)
-    approvals = Approvals(site.approvals_path)
 
-    def shown(digest: str) -> str:
+    def show(digest: str, twins: Sequence[near_twins.NearTwin]) -> None:
         _show_offer(site, digest)
-        twins = near_twins.noted(site.state, digest)
         for twin in twins:
             typer.echo(f"Near twin of {plain_text(twin.text)}")
         if twins:
             typer.echo(near_twins.WARNING)
-        if twins and not near_twin:
-            raise PolicyRefused(
-                "not approved: the study resembles an earlier one",
-                remedy=f"if that is intended: secfed agent approve {digest[:16]} --near-twin{at(folder)}",
-            )
-        return near_twins.fingerprint(twins)
 
-    item = approvals.approve_what(study, messages.utc_now(), shown)
+    item = persons.approve(site, study, persons.account(), despite_twins=near_twin, show=show)
     if item.state is ApprovalState.APPROVED:
         typer.echo(f"Approved {item.name}  {grouped(item.digest)}")
-        _record(site, "the agent serves no study before its approval is recorded")
+        _record(site, persons.APPROVED_LATER)
+        return
+    if item.state is ApprovalState.HELD:
+        typer.echo(f"Noted: {item.by} approves {item.name}  {grouped(item.digest)}")
+        typer.echo("It runs once a second person approves it, as policy.toml wants.")
         return
     typer.echo(f"No longer refused: {item.name or item.digest}. No study is approved by this.")
-    for other in approvals.all():
+    for other in Approvals(site.approvals_path).all():
         if item.name and other.name == item.name:
             typer.echo(f"To approve one: secfed agent approve {other.digest[:16]}{at(folder)}")
-    _record(site, "it holds, and the agent records it when it can")
+    _record(site, persons.REFUSED_LATER)
 
 
 @agent_app.command()
@@ -172,7 +176,7 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     """
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    item = approvals.refuse_what(study, messages.utc_now())
+    item = persons.refuse(site, study, persons.account())
     if item.digest:
         typer.echo(f"Refused {item.name or 'a study that has not asked yet'}  {item.digest}")
         if item.name:
@@ -214,11 +218,8 @@ def _show_offer(site: SiteFolder, digest: str) -> bool:
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:
-    try:
-        if not record_now(site):
-            typer.echo("The agent records this, before any study works.")
-    except SecfedError as error:
-        raise TranscriptError(f"it is not in the decision log: {error}", remedy=otherwise) from None
+    if not persons.record(site, otherwise):
+        typer.echo("The agent records this, before any study works.")
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:
@@ -227,7 +228,10 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     content["running"] = control.running(site.state) is not None
     content["paused"] = control.is_paused(site.state)
     content["now"] = now_at_hospital(content)
-    content["budgets"] = _budgets(site)
+    try:
+        content["budgets"] = ledger_standings(site)
+    except ConfigError as error:  # a running agent goes on with the last valid policy
+        content["budgets"], content["policy_error"] = [], str(error)
     approvals = Approvals(site.approvals_path)
     content["studies"] = [
         {
@@ -242,21 +246,6 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     refused = approvals.refused_names()
     content["refused_names"] = [{"name": one.name, "since": one.since.isoformat()} for one in refused]
     return content
-
-
-def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
-    """Where every ledger stands, as its newest payment says; the chain is verified."""
-    budgets = []
-    for data in Policy.load(site.policy_path).data:
-        path = ledger_file(site.state, data.name)
-        if not path.is_file():
-            continue
-        with path.open("rb") as lines:
-            entries = verify(lines, site.request().identity_key, owner=site.name)
-        payments = [entry for entry in entries if entry.kind == SPENT]
-        standings = payments[-1].body.get("after", []) if payments else []
-        budgets.append({"data": data.name, "payments": len(payments), "standings": standings})
-    return budgets
 
 
 def _ago(time_s: float) -> str:
@@ -309,6 +298,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             cohort = len(item.get("survivors", ()))
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
+    if content.get("policy_error"):
+        line("Policy", located(content["policy_error"], folder))
+        line("", "a running agent goes on with the last valid policy; one that starts now serves nothing")
     for item in content["budgets"]:
         from secfed.audit.privacy.phrases import number_up  # it takes a while to load
 

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from secfed.cli.aggregate_log import EventLog, tell_person
 from secfed.cli.asking import passphrase_of
-from secfed.cli.options import StudyFile
 from secfed.cli.simulate import show_report
 from secfed.cli.site_folders import NamedConsortium
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.transport.signals import Stopped, Stopper
 from secfed.errors import ConfigError
-from secfed.runs.run_report import Observer, RunReport
+from secfed.runs.run_report import Observer
 from secfed.terminal.consoles import stderr
 from secfed.terminal.live_rounds import watching
 
 if TYPE_CHECKING:
-    from secfed.deploy.aggregator.aggregator import Service  # needs torch
+    from secfed.deploy.aggregator.aggregator import Aggregator, Service  # needs torch
     from secfed.deploy.aggregator.measured_transport import Tell
 
 
 def aggregate(
-    study_file: StudyFile,
+    studies: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="STUDY...",
+            help="Study files, or folders of them; several are served one after another.",
+            show_default=False,
+        ),
+    ],
     consortium: NamedConsortium,
     out: Annotated[
         Path,
@@ -35,7 +43,7 @@ def aggregate(
             "-o",
             metavar="RUN",
             help="Folder of the run: results, transcript, and what is needed to resume. The same folder "
-            "resumes a run that was stopped or killed.",
+            "resumes a run that was stopped or killed. Of several studies each gets a folder in it.",
             show_default=False,
         ),
     ],
@@ -83,6 +91,24 @@ def aggregate(
             help="Carry messages through Flower: its ServerApp comes to this socket (examples/flower).",
         ),
     ] = None,
+    patience_s: Annotated[
+        float,
+        typer.Option(
+            "--patience",
+            min=1.0,
+            metavar="SECONDS",
+            help="Of several studies, how long one waits for hospitals before another one has its turn.",
+        ),
+    ] = 600.0,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve metrics for Prometheus on this port of this machine; 0: none.",
+        ),
+    ] = 0,
     end: Annotated[
         bool,
         typer.Option(
@@ -96,36 +122,73 @@ def aggregate(
 ) -> None:
     """Run a study: wait for the hospitals, carry the rounds, keep everything that a restart needs.
 
-    Ctrl-C stops after the message that is being handled. The same command resumes.
+    Several studies wait for each other: the next begins when one has ended, is paused with
+    [bold]secfed consortium pause[/], or has waited too long for hospitals. Ctrl-C stops after the message
+    that is being handled. The same command resumes.
 
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
     from secfed.deploy.aggregator.aggregator import Service
+    from secfed.deploy.aggregator.metrics import CentreMetrics
+    from secfed.deploy.aggregator.queue import QueuedStudy, StudyQueue
+    from secfed.deploy.transport.metrics_server import MetricsServer
 
-    console = stderr()
     asked = _names(sites)
     service = Service(listen, quorum, asked, silent_s, farewell_s, uploads_at_a_time, flower_socket, end)
-    if log_json:
+    centre, stopper, console = Consortium(consortium), Stopper(), stderr()
+    log = EventLog() if log_json else None
+    if log is not None:
         from secfed.deploy.transport.json_log import log_as_json
 
         log_as_json("info", sys.stderr)
-        log = EventLog()
-        report = _run(study_file, consortium, out, service, log, log.tell)
-    else:
-        with watching(console, quiet=False) as observer:
-            report = _run(study_file, consortium, out, service, observer, tell_person(console))
-    if as_json or not log_json:
-        show_report(report, out, as_json=as_json)
-    else:
-        from secfed.runs.figures import write_figures
-        from secfed.runs.run_folder import FIGURES_FOLDER
+    metrics, told = CentreMetrics(centre, silent_s), tell_person(console) if log is None else log.tell
 
-        write_figures(report, out / FIGURES_FOLDER)
+    def tell(event: str, **facts: Any) -> None:
+        metrics.tell(event, **facts)
+        told(event, **facts)
+
+    queue = StudyQueue(studies, out, lambda name: name in centre.paused(), tell, stopper, patience_s)
+    if not queue.is_single and (end or as_json):
+        raise ConfigError("--end, --json: are for a single study", remedy="name one study file")
+
+    def serve(one: QueuedStudy, gives_way: Callable[[float], bool]) -> None:
+        watched = nullcontext(log) if log is not None else watching(console, quiet=False)
+        with watched as observer:
+            aggregator = _open(one.file, centre, one.out, service, observer, tell, stopper, gives_way)
+            metrics.watch(aggregator.seen)
+            try:
+                report = aggregator.run()
+            finally:
+                metrics.watch(None)
+        if as_json or log is None:
+            show_report(report, one.out, as_json=as_json)
+        else:
+            from secfed.runs.figures import write_figures
+            from secfed.runs.run_folder import FIGURES_FOLDER
+
+            write_figures(report, one.out / FIGURES_FOLDER)
+
+    server = MetricsServer(metrics_port, metrics, setting="--metrics-port") if metrics_port else None
+    try:
+        with stopper.installed():
+            queue.run(serve)
+    except Stopped as error:
+        raise Stopped(error.message, remedy=f"start it again with --out {out} to resume") from None
+    finally:
+        if server is not None:
+            server.close()
 
 
-def _run(
-    study_file: Path, folder: Path, out: Path, service: Service, observer: Observer, tell: Tell
-) -> RunReport:
+def _open(
+    study_file: Path,
+    centre: Consortium,
+    out: Path,
+    service: Service,
+    observer: Observer,
+    tell: Tell,
+    stopper: Stopper,
+    gives_way: Callable[[float], bool],
+) -> Aggregator:
     from secfed.deploy.aggregator.aggregator import Aggregator
     from secfed.study.study import Study
 
@@ -134,9 +197,7 @@ def _run(
     # What was checked, and is run here, must be what the hospitals are sent.
     if Study.parse(text, source=str(study_file)).tables() != study.tables():
         raise ConfigError(f"{study_file}: was changed while it was read", remedy="start again")
-    centre = Consortium(folder)
-    stopper = Stopper()
-    aggregator = Aggregator(
+    return Aggregator(
         study,
         text,
         centre,
@@ -146,12 +207,8 @@ def _run(
         observer=observer,
         tell=tell,
         stopper=stopper,
+        gives_way=gives_way,
     )
-    try:
-        with stopper.installed():
-            return aggregator.run()
-    except Stopped as error:
-        raise Stopped(error.message, remedy=f"start it again with --out {out} to resume") from None
 
 
 def _names(sites: str | None) -> tuple[str, ...] | None:

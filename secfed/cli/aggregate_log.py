@@ -45,6 +45,17 @@ def tell_person(console: Console) -> Callable[..., None]:
             case "slow":
                 waits = Waits(ANSWERS, facts["answered"], facts["asked"]).describe()
                 text = f"{_where(facts)}{waits} at {facts['stage']}{_why(facts)}"
+            case "turn":
+                more = f"; after it: {', '.join(facts['queued'])}" if facts["queued"] else ""
+                text = f"{facts['study']} has its turn, in {facts['out']}{more}"
+            case "gave_way":
+                text = f"{facts['study']} has waited long enough; another one has its turn"
+            case "paused":
+                text = f"{facts['study']} is paused; to go on: secfed consortium resume {facts['study']}"
+            case "continued":
+                text = f"{facts['study']} is no longer paused"
+            case "failed":
+                text = f"{facts['study']} failed, and others get their turn: {facts['reason']}"
             case "stopped":
                 text = f"stopped: {facts['reason']}"
             case "finished":
@@ -89,6 +100,9 @@ class EventLog(Observer):
     def round_finished(self, report: RoundReport) -> None:
         """A round is over, or its metrics are known."""
         self.tell("round", **report.to_json())
+
+    def round_kept(self, report: RoundReport) -> None:
+        """Nothing: the log has its line from then."""
 
     def finished(self, report: RunReport) -> None:
         """The run is over."""

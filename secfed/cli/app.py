@@ -42,6 +42,7 @@ _PANELS: Final = {
     "Officers and auditors": {
         "audit": "Privacy spent, what left the sites, what they decided, and whether it verifies.",
         "transcript": "Check the signed records of a run.",
+        "console": "Open pages for people on this machine: approve, see what left, verify.",
     },
 }
 _COMMANDS: Final = {

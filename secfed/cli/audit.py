@@ -149,13 +149,27 @@ def _check_outputs(named: Mapping[str, Path | None]) -> None:
 
 def _pdf_writer() -> Callable[[Report], bytes]:
     """What draws a report as PDF; ConfigError where its package is missing."""
+    from secfed.audit.render.chromium import browser, print_to_pdf
+    from secfed.audit.render.html import to_html
+
+    if (program := browser()) is not None:
+
+        def printed(report: Report) -> bytes:
+            done = print_to_pdf(to_html(report), program)
+            return done if done is not None else _drawer()(report)
+
+        return printed
+    return _drawer()
+
+
+def _drawer() -> Callable[[Report], bytes]:
     try:
         from secfed.audit.render.pdf import to_pdf
     except ModuleNotFoundError as error:
         if error.name != "fpdf":
             raise
         raise ConfigError(
-            "--pdf: the package fpdf2 is not installed.",
+            "--pdf: neither Chromium nor the package fpdf2 is installed.",
             remedy=f"{installing('pdf')}; or print the HTML report to PDF in a browser",
         ) from None
     return to_pdf

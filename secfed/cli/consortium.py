@@ -12,6 +12,7 @@ from cryptography import x509
 from rich.text import Text
 
 from secfed.cli.asking import confirm, new_passphrase, passphrase_of
+from secfed.cli.notify import centre_notify
 from secfed.cli.options import AsJson, Compared, NewFolder, NewPassphrase
 from secfed.cli.site_folders import ConsortiumArgument, at, chosen
 from secfed.cli.site_folders import ConsortiumOption as Folder
@@ -25,7 +26,10 @@ from secfed.storage import private_files
 from secfed.terminal.consoles import plain_text, plural, print_json, say, stdout
 from secfed.terminal.tables import first_that_fits, new_table
 
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Its name.", show_default=False)]
+
 consortium_app = typer.Typer(no_args_is_help=True, help="Found a consortium, admit hospitals.")
+consortium_app.command("notify")(centre_notify)
 
 
 @consortium_app.command()
@@ -133,6 +137,20 @@ def renew(
 
 
 @consortium_app.command()
+def pause(study: StudyName, folder: Folder = Path()) -> None:
+    """Let the aggregator put a study aside before its next exchange; other studies get their turn."""
+    Consortium(folder).pause(study)
+    typer.echo(f"Paused {study}. To go on: secfed consortium resume {study}{at(folder)}")
+
+
+@consortium_app.command()
+def resume(study: StudyName, folder: Folder = Path()) -> None:
+    """Let the aggregator go on with a paused study, when its turn comes."""
+    Consortium(folder).resume(study)
+    typer.echo(f"Resumed {study}.")
+
+
+@consortium_app.command()
 def show(folder: ConsortiumArgument = None, option: Folder = Path(), as_json: AsJson = False) -> None:
     """Show sites, fingerprints, and when certificates end; says so four weeks ahead."""
     consortium = Consortium(chosen(folder, option))
@@ -186,6 +204,7 @@ def _summary(consortium: Consortium, now: datetime) -> dict[str, object]:
         "name": consortium.facts.name,
         "address": consortium.aggregator.address,
         "roster_digest": None if roster is None else roster.digest.hex(),
+        "paused": list(consortium.paused()),
         "certificates": [
             {
                 "owner": owner,
@@ -213,6 +232,8 @@ def _show(consortium: Consortium, now: datetime) -> None:
     console.print()
     digest = "none yet: no site is enrolled" if roster is None else grouped(roster.digest.hex())
     say(console, f"Roster digest: {digest}")
+    for study in consortium.paused():
+        say(console, f"Paused: {study}; to go on: secfed consortium resume {study}{at(consortium.folder)}")
     for owner in due:
         say(console, f"Renew: secfed consortium renew {owner}{at(consortium.folder)}")
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from secfed.cli.site_folders import located_here
-from secfed.errors import EXTRAS, MissingPackage, SecfedError
+from secfed.errors import EXTRAS, SecfedError, missing_package
 from secfed.terminal.consoles import plain_text, stderr, system_error, where
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -53,7 +53,7 @@ def _explained(error: Exception, ctx: click.Context) -> tuple[str, str, int]:
     if isinstance(error, ModuleNotFoundError):
         package = str(error.name).partition(".")[0]
         if any(package in packages for packages in EXTRAS.values()):
-            missing = MissingPackage(f"secfed {ctx.invoked_subcommand}", package)
+            missing = missing_package(f"secfed {ctx.invoked_subcommand}", package)
             return missing.message, missing.remedy, missing.exit_code
     if isinstance(error, OSError):
         return *system_error(error), EXIT_SYSTEM

@@ -72,8 +72,13 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
 
         address, proxy, known = site.address(), site.settings.aggregator.proxy, site.pinned_or_none()
         wanted = "" if study is None else study.id
-        pinned = b"" if known is None else known.roster.digest
-        yield from network_checks(address, proxy, joined[1], material, now, wanted=wanted, pinned=pinned)
+
+        def roster_of(study: str) -> bytes:
+            return b"" if known is None else site.roster_of(study, known.roster).digest
+
+        yield from network_checks(
+            address, proxy, joined[1], material, now, wanted=wanted, roster_of=roster_of
+        )
     if unread is not None:
         yield failed_with("study", unread)
     if study is not None:

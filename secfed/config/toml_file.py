@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from secfed.config.schema import suggestion
+from secfed.config.schema import M, checked, suggestion
 from secfed.errors import ConfigError
 from secfed.storage import private_files
 
@@ -18,13 +18,40 @@ def read_tables(path: Path, what: str) -> dict[str, Any]:
 
     ConfigError: unreadable, not TOML, nested too deeply, or with a number beyond 64 bits.
     """
+    return tables_of(private_files.read(path, what), path)
+
+
+def tables_of(data: bytes, path: Path) -> dict[str, Any]:
+    """The tables of a TOML file that was read; ConfigError as in :func:`read_tables`."""
     with _explained(str(path)):
-        tables = tomllib.loads(private_files.read(path, what).decode("utf-8-sig"))  # some editors begin so
+        tables = tomllib.loads(data.decode("utf-8-sig"))  # some editors begin so
         private_files.check_depth(tables)
     key = _beyond_64_bits(tables)
     if key is not None:  # Python would not even write out 0xfff... of 5,000 digits
         raise ConfigError(f"{path}: {key[1:]}: a number beyond 64 bits", remedy="write a smaller number")
     return tables
+
+
+def read_sections(path: Path, what: str, model: type[M], *needed: str) -> M:
+    """A TOML file of sections, one field of ``model`` each; those that are ``needed`` have no default.
+
+    ConfigError: as :func:`read_tables`, or a section or key is unknown, missing or wrong.
+    """
+    tables = read_tables(path, what)
+    sections: dict[str, Any] = {name: field.annotation for name, field in model.model_fields.items()}
+    try:
+        for name, table in tables.items():
+            if name not in sections:
+                raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
+            if not isinstance(table, dict):
+                raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
+        for name in needed:
+            if name not in tables:
+                raise ConfigError(f"{name}: this section is missing", remedy=f"add [{name}] with the name")
+        found = {name: checked(section, tables.get(name, {}), name) for name, section in sections.items()}
+        return model.model_validate(found)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", remedy=error.remedy) from None
 
 
 def read_own_text(path: Path, what: str) -> str:

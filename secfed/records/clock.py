@@ -7,6 +7,7 @@ ledger again: which of the two is right is for people to find out, and no guess 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +24,8 @@ def checked_s(ledger: Path, now_s: float) -> int:
     """What a clock says, if that is a date."""
     if not 0 <= now_s <= LAST_S:
         raise TranscriptError(
-            f"{ledger}: this machine's clock says {now_s:.0f} s since 1970, which is not a date",
-            remedy="set the clock",
+            f"{ledger}: {own_clock()} says {now_s:.0f} s since 1970, which is not a date",
+            remedy="set that clock",
         )
     return int(now_s)
 
@@ -47,10 +48,26 @@ def refuse_ahead(ledger: Path, entries: Iterable[Entry], now_s: int, anew: str) 
     for entry in entries:
         if is_ahead(time_s(entry), now_s):
             raise TranscriptError(
-                f"{ledger}, line {entry.seq + 1} is dated {shown(time_s(entry))}; this machine says "
-                f"{shown(now_s)}",
-                remedy=f"set the clock; if it is right now, and was wrong when that line was written, {anew}",
+                f"{ledger}, line {entry.seq + 1} is dated {shown(time_s(entry))}; {own_clock()} says "
+                f"{shown(now_s)}, {apart(time_s(entry) - now_s)} earlier",
+                remedy="set that clock; if it is right now, and was wrong when that line was written, "
+                f"{anew}",
             )
+
+
+def own_clock() -> str:
+    """How messages name the clock of the machine that says something: several machines write into one log."""
+    return f"the clock of this machine ({platform.node() or 'without a name'})"
+
+
+def apart(seconds: float) -> str:
+    """How far two clocks differ, such as "2 days 3 hours"; the two largest units that count."""
+    left, parts = round(abs(seconds)), []
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
+    return " ".join(parts[:2]) or "0 seconds"
 
 
 def shown(moment_s: int) -> str:

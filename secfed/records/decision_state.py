@@ -60,6 +60,7 @@ class ByPerson:
     name: str  # of the study; empty for a digest that was refused before it asked
     approved: bool  # or else refused
     decided_s: int  # when; seconds since 1970
+    by: str = ""  # who, by the account on the hospital's machine; empty if not known
 
     @property
     def about(self) -> str:
@@ -126,6 +127,8 @@ class DecisionState:
                 was_approved = before is not None and before.approved
                 kind = APPROVED if one.approved else WITHDRAWN if was_approved else REJECTED
                 body = {"digest": one.digest, "name": one.name, "decided_s": one.decided_s}
+                if one.by:
+                    body["by"] = one.by
                 made.append((kind, body))
         return made
 
@@ -139,7 +142,7 @@ class DecisionState:
         said = self._persons.get(digest) or self._persons.get(name)
         if said is not None and not said.approved:
             # It came after the site's files were read, and the log must not say that a study began after it.
-            raise PolicyRefused(f"study {name!r} was withdrawn at this site", keys=("approval",))
+            raise PolicyRefused(f"study {name!r} was refused at this site", keys=("approval",))
         if self._studies.get(digest, ("",))[0] == ACCEPTED:
             return []
         body = {"digest": digest, "name": name, "policy": self._policy, "roster": self._roster}

@@ -9,6 +9,7 @@ current one, as ``pinned-rosters/DIGEST.json``, and who checks records against t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ PINNED_FILE: Final = "pinned-roster.json"  # at a hospital; deploy/enrolment/ros
 AGGREGATOR: Final = "aggregator"  # in whose name the aggregator signs its records
 PINNED_FOLDER: Final = "pinned-rosters"
 _MAX_BYTES = 1 << 20
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def roster_content(roster: Roster) -> dict[str, object]:
@@ -100,3 +102,39 @@ def read_rosters(path: Path) -> list[Roster]:
     current = read_roster(path)
     earlier = [read_roster(kept) for kept in sorted((path.parent / PINNED_FOLDER).glob("*.json"))]
     return list(dict.fromkeys([current, *earlier]))
+
+
+def begun_with(transcript: Path, current: Roster, path: Path) -> Roster:
+    """The roster that a study goes on with, if it has begun: that of its transcript, else the current one.
+
+    An earlier roster counts if it was kept beside the current one, whose file is ``path``, and if every
+    member of it is a member still, with the same key: so a site that was admitted meanwhile stops no study.
+    In every other case it is the current one, which a transcript that was begun with another one refuses.
+
+    Security: what the first line says only chooses among rosters that a person here agreed to; the
+    transcript itself is verified when it is opened.
+    """
+    digest = _claimed_digest(transcript)
+    kept = path.parent / PINNED_FOLDER / f"{digest}.json"
+    if not digest or digest == current.digest.hex() or not kept.is_file():
+        return current
+    earlier = read_roster(kept)
+    return earlier if earlier.digest.hex() == digest and is_within(earlier, current) else current
+
+
+def is_within(earlier: Roster, current: Roster) -> bool:
+    """Whether the aggregator and every member of a roster are in another one, with the same keys."""
+    return earlier.aggregator == current.aggregator and set(earlier.members) <= set(current.members)
+
+
+def _claimed_digest(transcript: Path) -> str:
+    """Digest of the roster that a transcript names in its first line; empty if it names none."""
+    if not transcript.is_file():
+        return ""
+    with unwritable_errors(transcript), transcript.open("rb") as stream:
+        line = stream.readline(_MAX_BYTES)
+    try:
+        claimed = json.loads(line)["body"]["roster_digest"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""  # half a line, which is dropped when it is opened, or none of ours, which is refused then
+    return claimed if isinstance(claimed, str) and _DIGEST.fullmatch(claimed) else ""

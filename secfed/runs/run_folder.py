@@ -1,7 +1,7 @@
 """The folder that a run writes: which file is called what, making it ready, and run.json.
 
 ``run.json``, ``model.safetensors``, ``roster.json``, ``transcript.jsonl``, ``figures/*.svg`` and, in a
-simulation, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
+simulation, ``study.json``, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from secfed.runs.run_report import RunReport
 from secfed.storage.atomic import write_atomic
 
 RUN_FILE = "run.json"
+STUDY_FILE = "study.json"  # of a simulation: the settings of which a study's id has the digest
 MODEL_FILE = "model.safetensors"
 TRANSCRIPT_FILE = "transcript.jsonl"
 DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one
+STUDIES_FOLDER = "studies"  # in the state folder of a hospital
 FIGURES_FOLDER = "figures"
 FIGURES = ("metrics", "participation", "cost")  # of figures.py
 FROM_BACKUP = "from-backup"  # of a hospital: copies of ledgers that do not count, and that those go on from
@@ -55,6 +57,11 @@ def site_of(folder: Path) -> str:
 def ledger_file(folder: Path, dataset: str) -> Path:
     """The ledger of one data set in a site's folder; any name gives one plain file name."""
     return folder / f"ledger-{_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', dataset)}.jsonl"
+
+
+def study_folder(state: Path, study: str) -> Path:
+    """Where a hospital keeps the files of a study; ``study`` is its id (``secfed/study/limits.py``)."""
+    return state / STUDIES_FOLDER / study[: -(64 - 16)]  # the name and 16 digits of the digest
 
 
 def dataset_of(path: Path) -> str:

@@ -277,6 +277,10 @@ class Observer:
     def round_finished(self, report: RoundReport) -> None:
         """A round is over; called again with the same round number once its metrics are known."""
 
+    def round_kept(self, report: RoundReport) -> None:
+        """A round that was finished before this start of the run, which was told of it then."""
+        self.round_finished(report)
+
     def finished(self, report: RunReport) -> None:
         """The run is over."""
 

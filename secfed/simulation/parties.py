@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from secfed.pipeline.stage import Stage
 from secfed.records.chain_file import BriefChainFile, ChainFile
 from secfed.records.roster_file import ROSTER_FILE, write_roster
 from secfed.records.transcript import SETTINGS, Transcript
-from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, site_folder
+from secfed.runs.run_folder import STUDY_FILE, TRANSCRIPT_FILE, ledger_file, site_folder
 from secfed.server.coordinator import StudyRun
 from secfed.server.make_run import make_run
 from secfed.server.round import Rules
@@ -35,6 +36,7 @@ from secfed.site.journal import Journal
 from secfed.site.parts import Draws, Member, Services
 from secfed.site.session import Site
 from secfed.site.terms import Terms
+from secfed.storage.atomic import write_atomic
 from secfed.study.limits import limits_of
 from secfed.study.study import Study
 from secfed.study.warm_start import load_initial_model
@@ -97,6 +99,7 @@ def open_consortium(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_roster(out / ROSTER_FILE, roster)  # first: without it nobody can check a run that was stopped
+        write_atomic(out / STUDY_FILE, f"{json.dumps(study.identity(), indent=2)}\n".encode())
 
     def transcript(
         identity: Identity, folder: Path | None, open_file: Callable[[Path], ChainFile]

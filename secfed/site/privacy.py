@@ -60,7 +60,8 @@ class SitePrivacy:
             self.ledger.spend(event, **where)  # type: ignore[arg-type]  # the three keys of one place
         fields = without_noise(self.algorithm, exchange, self.settings)
         if fields:
-            self.ledger.note_unprotected(fields, **where)  # type: ignore[arg-type]  # as above
+            values = sum(one.elements for one in exchange.layout.fields if one.name in fields)
+            self.ledger.note_unprotected(fields, values=values, **where)  # type: ignore[arg-type]  # as above
         if self.local is not None:
             self.local.enter(round_number, exchange.name)
 

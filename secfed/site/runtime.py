@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.crypto.attempt import SiteLimits
@@ -40,7 +39,15 @@ from secfed.records.transcript import (
 )
 from secfed.runs.final_model import record_of
 from secfed.runs.model_record import ModelRecord, metrics_digest
-from secfed.runs.run_folder import FROM_BACKUP, MODEL_FILE, TRANSCRIPT_FILE, dataset_of, ledger_file
+from secfed.runs.run_folder import (
+    FROM_BACKUP,
+    MODEL_FILE,
+    STUDIES_FOLDER,
+    TRANSCRIPT_FILE,
+    dataset_of,
+    ledger_file,
+    study_folder,
+)
 from secfed.site.build import build_site
 from secfed.site.containment import Alarm
 from secfed.site.durable_store import DurableStore
@@ -56,8 +63,6 @@ from secfed.storage.failpoints import failpoint
 from secfed.storage.signed_files import SignedFiles
 from secfed.study.warm_start import find_initial_model
 from secfed.wire.frames import encode_state
-
-_STUDIES: Final = "studies"
 
 
 @dataclass
@@ -118,11 +123,6 @@ def _take_model(folder: Path, log: Log, entries: Callable[[], tuple[Entry, ...]]
     failpoint("site: after model written")
     log.append(MODEL, record.to_body())
     failpoint("site: after model recorded")
-
-
-def study_folder(state: Path, identifier: str) -> Path:
-    """Where a study's files are; ``identifier`` is its :func:`~secfed.study.limits.study_id`."""
-    return state / _STUDIES / identifier[: -(64 - 16)]  # the name and 16 digits of the digest
 
 
 def open_site_study(
@@ -209,7 +209,7 @@ def _open_ledger(
 
 def recorded_heads(state: Path) -> Iterator[Recorded]:
     """What the transcripts of all studies recorded of the site's ledgers, and what a backup had of them."""
-    for path in sorted(state.glob(f"{_STUDIES}/*/{TRANSCRIPT_FILE}")):
+    for path in sorted(state.glob(f"{STUDIES_FOLDER}/*/{TRANSCRIPT_FILE}")):
         yield from read_recorded(path)
     for path in sorted((state / FROM_BACKUP).glob("ledger-*")):
         name = dataset_of(path)

@@ -24,7 +24,7 @@ from secfed.algorithms.data.base import DataOptions
 from secfed.algorithms.data.image_text import chest_synthetic, medpix, mimic_cxr, ophthalmology
 from secfed.algorithms.data.image_text import files as image_text_files
 from secfed.algorithms.data.image_text import options as image_text_options
-from secfed.algorithms.data.multiview import digits, sets
+from secfed.algorithms.data.multiview import digits, fashion, sets
 from secfed.algorithms.data.multiview import options as multiview_options
 from secfed.algorithms.data.tabular import column_options, column_sets, heart_disease, table
 from secfed.algorithms.data.tabular import options as table_options
@@ -90,6 +90,8 @@ DATASETS: Mapping[str, RegistryEntry] = {
     "notes": RegistryEntry(notes.NotesOptions, notes.notes),
     "mnist-usps": RegistryEntry(multiview_options.MnistUspsOptions, sets.mnist_usps),
     "bdgp": RegistryEntry(multiview_options.BdgpOptions, sets.bdgp),
+    "multi-fashion": RegistryEntry(multiview_options.MultiFashionOptions, fashion.multi_fashion),
+    "nuswide": RegistryEntry(multiview_options.NuswideOptions, sets.nuswide),
     "chest-synthetic": _bundled(chest_synthetic.ChestSyntheticOptions, chest_synthetic.ChestSynthetic),
     "image-text": RegistryEntry(image_text_options.ImageTextOptions, image_text_files.image_text),
     "medpix": RegistryEntry(medpix.MedpixOptions, medpix.medpix),

@@ -23,10 +23,11 @@ LOOSE = {
     "feddra, half precision": 0.02,
     "fedavg, records, random layer": 0.02,
     "fedcola": 5e-3,
+    "fedcola, pulled": 5e-3,
     "fedcola, drop path and frozen tokens": 5e-3,
 }
 QUICK = ("fedavg, mlp", "own code, updates stay", "fedavg, records, random layer")
-WITHOUT_NETWORK = ("canonical", "canonical, noise in the sum")
+WITHOUT_NETWORK = ("canonical", "canonical, noise in the sum", "view-kmeans")
 PROCESSES = EngineOptions("processes", 2)
 
 

@@ -2,6 +2,8 @@ import math
 
 import pytest
 import torch
+import vlp_costs
+import vlp_drift
 import vlp_figures
 import vlp_oracle
 from distortion import mean_cosine
@@ -163,3 +165,34 @@ def test_sites_without_held_out_pairs_are_left_out():
     values = [site["recall_at_5"] for site in found.per_site[-1].values()]
     assert found.metrics[2]["recall_at_5"] == pytest.approx(math.fsum(values) / 3)
     assert set(retrieval.METRICS) <= set(found.metrics[2])
+
+
+def test_the_probe_of_distortion_can_train_with_the_methods_own_loss(fedavg):
+    model = fedavg.initial
+    plain, own = (vlp_oracle.distortion(fedavg, model, 2, own_loss=own) for own in (False, True))
+    torch.testing.assert_close(plain, own)  # federated averaging has no other loss
+    held = algorithm((FEDDRA[0], FEDDRA[1] + '\nmu = 1000.0\nanchor_reduction = "sumdim"'))
+    plain, own = (vlp_oracle.distortion(held, model, 6, own_loss=own) for own in (False, True))
+    assert float(own.abs().mean()) < 0.8 * float(plain.abs().mean())
+
+
+def test_recall_is_also_summed_up_by_its_ceiling(fedavg):
+    plain = vlp_oracle.summary(fedavg.per_site(fedavg.initial))
+    found = vlp_oracle.relative_summary(fedavg, fedavg.initial)
+    assert set(found) == {"relative_at_1", "worst_relative_at_1", "relative_disparity"}
+    assert plain["recall_at_1"] <= found["relative_at_1"] <= 1.0
+
+
+def test_first_layers_train_alone(fedavg):
+    model = vlp_drift.shallow(fedavg, fedavg.initial, fedavg.site_data("hospital-1").train, "a", 1, 2)
+    moved = {name for name, value in model.items() if not torch.equal(value, fedavg.initial[name])}
+    assert any(name.startswith("image_encoder.blocks.0.") for name in moved)
+    assert any(name.startswith("text_encoder.encoder.layer.0.") for name in moved)
+    assert not any(".blocks.1." in name or ".layer.1." in name or "align" in name for name in moved)
+
+
+def test_costs_are_counted_from_the_plans():
+    rows = [line.split("|")[1:-1] for line in vlp_costs.costs("tiny").splitlines()[2:]]
+    found = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+    assert found["FedDRA"][0] == found["FedRGB"][2] == found["FedRGB"][0]
+    assert float(found["FedDRA"][2]) > float(found["FedDRA"][0])

@@ -36,6 +36,19 @@ def echo(request: LinkRequest) -> Buffer:
     return bytes(request.frame)
 
 
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 class Authority:
     """A CA that signs whatever it is told to."""
 
@@ -43,7 +56,7 @@ class Authority:
         self._ca_key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.certificate = self._sign(
-            self._name, self._ca_key, [], (x509.BasicConstraints(ca=True, path_length=0),), 30.0
+            self._name, self._ca_key, [], (x509.BasicConstraints(ca=True, path_length=0), _SIGNS), 30.0
         )
 
     @cached_property
@@ -92,6 +105,10 @@ class Authority:
         )
         for extension in extensions:
             builder = builder.add_extension(extension, critical=True)
+        # Python 3.13 wants both identifiers, as RFC 5280 does.
+        subject_id = x509.SubjectKeyIdentifier.from_public_key(owner.public_key())
+        issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._ca_key.public_key())
+        builder = builder.add_extension(subject_id, critical=False).add_extension(issuer_id, critical=False)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self._ca_key, SHA256())
@@ -207,10 +224,11 @@ def consortium(
     settings: bytes = b"[study]\n",
     limits: ServerLimits | None = None,
     port: int = 0,
+    removed: Sequence[str] = (),
 ) -> Iterator[Consortium]:
     """A server with the sites in its roster; everything is closed at the end."""
     offer = Offer(STUDY, settings, cap)
-    server = LinkServer(f"localhost:{port}", AUTHORITY.aggregator(), sites, offer, limits)
+    server = LinkServer(f"localhost:{port}", AUTHORITY.aggregator(), sites, offer, limits, removed=removed)
     server.start()
     made = Consortium(server)
     try:

@@ -19,13 +19,17 @@ from secfed.algorithms.data.prepare import PreparedSites
 from secfed.cli import guard
 from secfed.cli.app import app
 from secfed.crypto.identity import Identity, Roster
+from secfed.deploy.agent.site_metrics import SiteMetrics
 from secfed.deploy.agent.status import StatusBoard
+from secfed.deploy.aggregator.metrics import CentreMetrics
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.policy.policy import Policy
 from secfed.deploy.transport.signals import Stopped
 from secfed.study.build import build_data
 from secfed.study.study import Study
 from tests.conftest import ROOT
+from tests.deploy.agent_case import BUDGETED, permit
+from tests.deploy.centre_case import found_consortium
 
 GUIDE: Final = ROOT / "docs" / "operators.md"
 EXAMPLE: Final = ROOT / "examples" / "three-hospitals"
@@ -81,9 +85,15 @@ def test_every_exit_code_is_explained() -> None:
 
 
 def test_every_metric_is_listed(tmp_path: Path) -> None:
-    metrics = list(StatusBoard(tmp_path / "status.json", "charite").collect())
-    served = [sample.name for metric in metrics for sample in metric.samples]
-    listed = re.findall(r"`(secfed_agent_\w+)`", GUIDE.read_text(encoding="utf-8"))
+    consortium, folders = found_consortium(tmp_path, ("charite", "hcuge", "ukhd"))
+    permit(folders["charite"], policy=BUDGETED)
+    collectors = (
+        StatusBoard(tmp_path / "status.json", "charite"),
+        SiteMetrics(folders["charite"]),
+        CentreMetrics(consortium, 60.0),
+    )
+    served = {s.name for one in collectors for metric in one.collect() for s in metric.samples}
+    listed = re.findall(r"`(secfed_(?:agent|aggregator)_\w+)`", GUIDE.read_text(encoding="utf-8"))
     assert sorted(listed) == sorted(served)
 
 

@@ -146,6 +146,21 @@ def test_systemd_finds_nothing_wrong_with_training_in_an_account_of_its_own(inst
     assert [line for line in done.stderr.splitlines() if path.name in line] == []
 
 
+@needs_analyze
+def test_several_studies_are_served_where_a_single_one_would_be(installed: Path) -> None:
+    """So that a study which was begun by itself goes on among others."""
+    more = settings("several-studies.conf")["ExecStart"]
+    alone = settings("secfed-aggregator@.service")["ExecStart"][0]
+    assert more[0] == "", "the unit's own command goes"
+    assert alone.replace("/%i.toml", "").replace("/%i", "") == more[1]
+    path = installed / "secfed-aggregator@heart-1.service"
+    text = (FOLDER / "several-studies.conf").read_text(encoding="utf-8").partition("[Service]")[2]
+    text = text.replace(INSTALLED, str(Path(sys.prefix) / "bin" / "secfed"))
+    path.write_text(path.read_text(encoding="utf-8").replace("\n[Install]", f"{text}\n[Install]"))
+    done = analyze("verify", "--man=no", str(path))
+    assert [line for line in done.stderr.splitlines() if path.name in line] == []
+
+
 def test_accounts_of_the_units_are_declared() -> None:
     declared = re.findall(r"(?m)^u (\S+)", (FOLDER / "secfed.sysusers.conf").read_text())
     assert sorted(declared) == sorted([*(settings(name)["User"][0] for name in UNITS), "secfed-training"])

@@ -15,8 +15,7 @@ from safetensors.torch import save
 
 from secfed.deploy.agent import agent
 from secfed.records.roster_file import read_roster
-from secfed.runs.run_folder import TRANSCRIPT_FILE
-from secfed.site.runtime import study_folder
+from secfed.runs.run_folder import TRANSCRIPT_FILE, study_folder
 from secfed.study.study import Study
 from tests.algorithms import vlp_case
 from tests.deploy.agent_case import Centre

@@ -201,7 +201,11 @@ OF_PAIRS = {
     "vlp-fedmoon": STEPS,
     "vlp-fedema": STEPS,
     "vlp-fedldawa": f"{STEPS}\nwarmup_rounds = 0",
+    "vlp-fedmae": STEPS,
+    "vlp-fedx": STEPS,
+    "vlp-fedu": STEPS,
 }
+BUILT_IN = ("vlp-fedmae", "vlp-fedx", "vlp-fedu")  # written for the built-in dual encoder
 
 
 # Algorithms of weighted means: more keys, and the units that are played.
@@ -236,6 +240,10 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
         text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
     elif algorithm == "canonical":
         text = CANONICAL if unit == "none" else CANONICAL.replace('"standard"', '"sqrt-l2"')
+    elif algorithm == "view-kmeans":
+        before, after = CANONICAL.split("[algorithm]\n")
+        keys = 'name = "view-kmeans"\nrestarts = 2\nkmeans_iterations = 1\n'
+        text = f"{before}[algorithm]\n{keys}[model]{after.split('[model]')[1]}"
     elif algorithm == "canonical-alignment":
         text = ALIGNMENT
     elif algorithm == "statistics":
@@ -245,6 +253,11 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
     else:
         rho = "rho = 0.0" if unit == "site" else ""
         text = PAIRS.format(algorithm=algorithm, more=OF_PAIRS[algorithm].format(rho=rho))
+        if algorithm in BUILT_IN:
+            text = text.replace("tests.algorithms.vlp_case:toy", "vision-language")
+            text = text.replace(
+                '"tests.algorithms.vlp_case:pairs"', '"chest-synthetic"\nsize = 16\nsites = 5'
+            )
     if unit.endswith("-sum"):
         unit, more = unit.removesuffix("-sum"), f'{more}\nnoise = "sum"'
         text = text.replace('name = "plain"', 'name = "masked"')

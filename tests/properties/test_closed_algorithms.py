@@ -13,7 +13,7 @@ from secfed.study.registry import ALGORITHMS
 from tests.algorithms.whole import model_bytes, run
 from tests.properties.readiness_studies import OF_MEANS, OF_PAIRS, tiny
 
-REFUSED = ("canonical", "canonical-alignment")
+REFUSED = ("canonical", "canonical-alignment", "view-kmeans")
 CASES = [
     *((name, "", "none") for name in OF_MEANS),
     *(("fmcsc", variant, "none") for variant in ("", "one-view")),

@@ -20,6 +20,7 @@ from secfed.wire.frames import READY
 from secfed.wire.refusal_codes import outgoing
 from tests.properties.readiness_case import (
     BROADCASTS,
+    HONEST,
     LARGE,
     SITES,
     TRAP,
@@ -28,13 +29,14 @@ from tests.properties.readiness_case import (
     with_extreme_record,
     without_first_record,
 )
-from tests.properties.readiness_studies import OF_MEANS, OF_PAIRS, tiny
+from tests.properties.readiness_studies import BUILT_IN, OF_MEANS, OF_PAIRS, tiny
 
 CASES = [
     *((name, "", unit) for name, (_, units) in OF_MEANS.items() for unit in units),
     ("fedavg", "private-metrics", "record"),
     *(("fedavg", engine, "record") for engine in ("loop", "ghost")),  # hooks are the usual ones
     *((name, "", unit) for name in ("canonical", "canonical-alignment") for unit in ("none", "record-sum")),
+    ("view-kmeans", "", "none"),
     *(("fmcsc", variant, unit) for variant in ("", "one-view") for unit in ("none", "group", "site")),
     *(("fedcola", variant, unit) for variant in ("", "pairs") for unit in ("none", "group", "site")),
     *((name, "", unit) for name in OF_PAIRS for unit in ("none", "group", "site")),
@@ -45,7 +47,7 @@ QUICK = [
     (case, broadcast)
     for case in CASES
     for broadcast in BROADCASTS
-    if broadcast == LARGE
+    if (broadcast == LARGE and case[0] not in BUILT_IN)
     or (broadcast == TRAP and case[0] not in OF_PAIRS)
     or (case[0] == "fedavg" and case[2] in ("none", "record") and not case[1])
 ]
@@ -82,11 +84,12 @@ def test_a_record_changes_no_answer_no_payment_and_no_entry(
     ready = broadcast.name in ("honest", "denormal", "large", "trap")
     assert all(reply is True for _, _, reply, _ in with_it.replies) == ready
     assert unit == "none" or len(with_it.paid) > 0
-    if unit in ("none", "site") and broadcast == (
-        LARGE if algorithm in (*OF_PAIRS, "canonical-alignment") else TRAP
-    ):
-        # or nothing was tested; private steps just leave such a record out, no map or cell passes it on
-        assert with_it.failures or algorithm in ("canonical", "statistics")
+    telling = LARGE if algorithm in (*OF_PAIRS, "canonical-alignment") else TRAP
+    if algorithm in BUILT_IN:  # whole transformers overflow with large parameters, whatever the records are
+        telling = HONEST
+    if unit in ("none", "site") and broadcast == telling:
+        # or nothing was tested; private steps just leave such a record out, and no map or cell passes it on
+        assert with_it.failures or algorithm in ("canonical", "statistics", "view-kmeans")
         assert not without.failures
 
 

@@ -1,4 +1,4 @@
-"""Options of the data sets with several views: ``multiview``, ``mnist-usps``, ``bdgp``, ``digits-views``.
+"""Options of the data sets with several views, in files and in scikit-learn.
 
 Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views",
 NeurIPS 2024 (arXiv 2410.09484): ratios of multi-view to single-view clients.
@@ -102,7 +102,21 @@ class MnistUspsOptions(KnownFileOptions):
     sites: int | tuple[str, ...] = Field(default=24, description="the number of simulated hospitals")
 
 
-class BdgpOptions(KnownFileOptions):
+class ScaledFileOptions(KnownFileOptions):
+    """A set whose features are scaled by their own range, or by public constants of every view."""
+
+    @model_validator(mode="after")
+    def _check_scale(self) -> Self:
+        scale = getattr(self, "scale", None)
+        if isinstance(scale, dict):
+            for view in self.view_names:
+                if view not in scale:
+                    raise ConfigError(f"data.scale: no range of {view!r}", remedy=f"add {view} = [low, high]")
+                check_range(view, scale[view])
+        return self
+
+
+class BdgpOptions(ScaledFileOptions):
     """Options of ``bdgp``."""
 
     view_names: ClassVar[tuple[str, ...]] = ("visual", "text")
@@ -114,14 +128,33 @@ class BdgpOptions(KnownFileOptions):
         "0 and 1: needed for privacy of records",
     )
 
-    @model_validator(mode="after")
-    def _check_scale(self) -> Self:
-        if isinstance(self.scale, dict):
-            for view in self.view_names:
-                if view not in self.scale:
-                    raise ConfigError(f"data.scale: no range of {view!r}", remedy=f"add {view} = [low, high]")
-                check_range(view, self.scale[view])
-        return self
+
+class MultiFashionOptions(ViewsOptions):
+    """Options of ``multi-fashion``."""
+
+    view_names: ClassVar[tuple[str, ...]] = ("first", "second", "third")
+
+    path: str | None = Field(
+        default=None,
+        description="the folder of Fashion-MNIST, relative to the study, or fashion-mnist in SECFED_DATA",
+    )
+    sites: int | tuple[str, ...] = Field(default=48, description="the number of simulated hospitals")
+
+
+class NuswideOptions(ScaledFileOptions):
+    """Options of ``nuswide``."""
+
+    view_names: ClassVar[tuple[str, ...]] = ("colours", "moments", "correlogram", "edges", "texture")
+
+    sites: int | tuple[str, ...] = Field(default=24, description="the number of simulated hospitals")
+    scale: (
+        Literal["min-max"]
+        | dict[Literal["colours", "moments", "correlogram", "edges", "texture"], tuple[float, float]]
+    ) = Field(
+        default="min-max",
+        description='"min-max", or a table with the range [low, high] of every view that becomes 0 and 1: '
+        "needed for privacy of records",
+    )
 
 
 class DigitsViewsOptions(ViewsOptions):

@@ -1,4 +1,4 @@
-"""Data sets with several views in files: any one, and the published ``mnist-usps`` and ``bdgp``."""
+"""Data sets with several views in files: any one, and ``mnist-usps``, ``bdgp`` and ``nuswide``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from secfed.algorithms.data.multiview.options import (
     KnownFileOptions,
     MnistUspsOptions,
     MultiviewOptions,
+    NuswideOptions,
     ViewsOptions,
 )
 from secfed.algorithms.data.partition import Partition, Pool, dirichlet, first_per_class
@@ -26,7 +27,6 @@ from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.algorithms.framework.unfit import unfit
 from secfed.errors import DataError
 
-_KNOWN_KEYS: Final = ("X1", "X2")
 _KNOWN_LABELS: Final = "Y"
 
 
@@ -63,10 +63,17 @@ def bdgp(options: BdgpOptions, seed: int, folder: Path) -> MultiviewData:
     Source: Cai, Wang, Huang, Ding, "Joint stage recognition and anatomical annotation of Drosophila gene
         expression patterns", Bioinformatics 28 (ISMB), 2012.
     """
-    scale = options.scale
-    rules: tuple[Scale, ...] = (scale, scale) if isinstance(scale, str) else (scale["visual"], scale["text"])
-    tied = ("data.scale",) if isinstance(scale, str) else ()
+    rules, tied = _rules(options)
     return _known(options, seed, folder, "BDGP.mat", sizes=(1750, 79), classes=5, scale=rules, tied=tied)
+
+
+def nuswide(options: NuswideOptions, seed: int, folder: Path) -> MultiviewData:
+    """5000 web images in five kinds of descriptors, 5 classes; scaled as those of ``bdgp``.
+
+    Source: Chua et al., "NUS-WIDE: a real-world web image database", CIVR 2009.
+    """
+    sizes, (rules, tied) = (65, 226, 145, 74, 129), _rules(options)
+    return _known(options, seed, folder, "NUSWIDE.mat", sizes=sizes, classes=5, scale=rules, tied=tied)
 
 
 def pooled(
@@ -103,6 +110,14 @@ def pooled(
     return ViewSites(read, view_of=view_of, view_sizes=sizes, classes=classes, tied=tied)
 
 
+def _rules(options: BdgpOptions | NuswideOptions) -> tuple[tuple[Scale, ...], tuple[str, ...]]:
+    """How each view is scaled, and the key that says so where that needs the records of all sites."""
+    if isinstance(options.scale, str):
+        return (options.scale,) * len(options.view_names), ("data.scale",)
+    ranges = {str(view): ends for view, ends in options.scale.items()}
+    return tuple(ranges[view] for view in options.view_names), ()
+
+
 def _known(
     options: KnownFileOptions,
     seed: int,
@@ -122,10 +137,14 @@ def _known(
     )
 
     def load() -> ViewRecords:
-        arrays = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
-        rules = zip(_KNOWN_KEYS, scale, strict=True)
+        celled = "X" in (stored := file.shapes()) and "X1" not in stored
+        keys = [f"X{{{number}}}" if celled else f"X{number}" for number in range(1, len(sizes) + 1)]
+        arrays = file.arrays(*keys, _KNOWN_LABELS)
+        rules = zip(keys, scale, strict=True)
         views = tuple(scaled(file.view(key, arrays[key]), rule) for key, rule in rules)
-        return ViewRecords(views, file.labels(_KNOWN_LABELS, arrays[_KNOWN_LABELS], 0))
+        labels = file.labels(_KNOWN_LABELS, arrays[_KNOWN_LABELS], 0)
+        counted_from_one = int(labels.max(initial=0)) == classes and int(labels.min(initial=1)) == 1
+        return ViewRecords(views, labels - 1 if counted_from_one else labels)
 
     return pooled(load, options, sizes, classes, seed, tied=tied)
 

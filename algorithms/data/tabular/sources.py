@@ -16,7 +16,7 @@ from typing import Any, Final
 from secfed.algorithms.data.table_lines import csv_rows, has_lines, lines_as_records
 from secfed.algorithms.framework.unfit import unfit
 from secfed.config.schema import suggestion
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError, DataError, missing_package
 
 Cells = list[str]
 Row = dict[str, str]
@@ -117,7 +117,7 @@ def _read_parquet(path: Path, needed: Sequence[str]) -> Source:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise _needs("pyarrow", "a Parquet file") from None
+        raise missing_package("a Parquet file", "pyarrow") from None
     try:
         _check_columns(path.name, parquet.read_schema(path).names, needed)
         table = parquet.read_table(path, columns=list(needed))
@@ -143,7 +143,7 @@ def _read_duckdb(path: Path, view: str | None, needed: Sequence[str]) -> Source:
     try:
         import duckdb
     except ImportError:
-        raise _needs("duckdb", "a DuckDB database") from None
+        raise missing_package("a DuckDB database", "duckdb") from None
     try:
         with closing(duckdb.connect(str(path), read_only=True)) as connection:
             # Without this, an unknown name could mean a file or a variable of this program.
@@ -193,11 +193,4 @@ def _unreadable(name: str, error: Exception) -> DataError:
     return DataError(
         f"{name}: cannot be read ({type(error).__name__})",
         remedy="try the view in the database's own program, as the user that runs the training",
-    )
-
-
-def _needs(package: str, what: str) -> ConfigError:
-    return ConfigError(
-        f"data.path: {what} needs {package}, which is not installed",
-        remedy="in secfed's folder: pip install --constraint constraints.txt '.[analyse]'",
     )

@@ -20,8 +20,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 
-from secfed.deploy.pki.certificate_checks import load, site_of
+from secfed.deploy.pki.certificate_checks import expired, load, site_of
 from secfed.deploy.pki.tls_folder import TlsFiles
+from secfed.deploy.policy.absence import REMOVED_TEXT
 from secfed.errors import ConfigError, PolicyRefused
 
 __all__ = ["PeerAuthenticator", "TlsFiles", "channel_credentials", "grpc", "server_credentials"]
@@ -44,9 +45,13 @@ class PeerAuthenticator:
     """Tells the site behind a call."""
 
     def __init__(
-        self, sites: Collection[str], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        sites: Collection[str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        removed: Collection[str] = (),
     ) -> None:
-        self._sites, self._now = frozenset(sites), now
+        self._sites, self._now, self._removed = frozenset(sites), now, frozenset(removed)
 
     def caller(self, connection: AuthContext) -> str:
         """The site at the other end of a connection, or ``PolicyRefused``."""
@@ -60,8 +65,13 @@ class PeerAuthenticator:
             site = site_of(certificate)
         except ConfigError as error:
             raise PolicyRefused(error.message, remedy=error.remedy) from None
-        if self._now() > certificate.not_valid_after_utc:
-            raise PolicyRefused(f"the certificate of site {site!r} has expired", remedy="renew it")
+        # The site reads this: to it, the clock is not that of "this machine".
+        if over := expired(certificate, self._now(), "the clock of the study centre's machine"):
+            raise PolicyRefused(f"the certificate of site {site!r} {over}", remedy="renew it")
+        if site in self._removed - self._sites:
+            raise PolicyRefused(f"site {site!r} {REMOVED_TEXT}", remedy="ask the study centre")
         if site not in self._sites:
-            raise PolicyRefused(f"site {site!r} is not in the roster", remedy="have it admitted")
+            raise PolicyRefused(
+                f"site {site!r} is not in the roster of the study that is served", remedy="have it admitted"
+            )
         return site

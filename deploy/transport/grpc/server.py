@@ -28,6 +28,7 @@ class LinkServer(StudyServer):
     Args:
         address: where to listen, such as ``0.0.0.0:7443`` or ``[::]:7443``; port 0 takes any.
         tls: the aggregator's certificate and key, and the CA of the sites.
+        removed: sites that were in the roster; they are told so.
     """
 
     def __init__(
@@ -37,13 +38,16 @@ class LinkServer(StudyServer):
         sites: Collection[str],
         offer: Offer,
         limits: ServerLimits | None = None,
+        *,
+        removed: Collection[str] = (),
     ) -> None:
         if len(offer.settings) > MAX_SETTINGS_BYTES or not 0 < len(offer.study.encode()) <= MAX_STUDY_BYTES:
             raise ConfigError("the study's name or settings are too long", remedy="shorten the study file")
         super().__init__(offer.study)
         self.address, self._tls = address, tls
         self._limits = limits or ServerLimits()
-        self.requests: Calls = Calls(offer, PeerAuthenticator(sites), sites, self._limits, self.arrivals.put)
+        callers = PeerAuthenticator(sites, removed=removed)
+        self.requests: Calls = Calls(offer, callers, sites, self._limits, self.arrivals.put)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._halt: asyncio.Event | None = None

@@ -12,9 +12,10 @@ from typing import Final
 
 from secfed.audit.privacy import document as doc
 from secfed.audit.privacy import phrases, releases
-from secfed.audit.privacy.budgets import payments_appendix, spending, summary, trust
+from secfed.audit.privacy.budgets import payments_appendix, spending, trust
 from secfed.audit.privacy.evidence import Amount, Report, Verification
-from secfed.audit.privacy.record_sections import decided, verification
+from secfed.audit.privacy.first_page import banner, summary
+from secfed.audit.privacy.record_sections import decided, files_appendix, verification
 from secfed.config.protections import TRAITS
 from secfed.crypto.identity import grouped
 
@@ -39,18 +40,20 @@ def build(report: Report) -> doc.Document:
         sections=(
             summary(report),
             plain_words(report),
-            article_30(report),
-            article_35(report),
             spending(report),
             releases.what_left(report),
+            article_30(report),
+            article_35(report),
             releases.refusals(report),
             decided(report),
             trust(report),
             verification(report),
             payments_appendix(report),
+            files_appendix(report),
             releases.names_appendix(report),
             releases.glossary(),
         ),
+        banner=banner(report),
     )
 
 
@@ -93,7 +96,7 @@ def plain_words(report: Report) -> doc.Section:
     lines = tuple(f"{sites} \N{EN DASH} {what}" for what, sites in outside if what)
     if lines:
         blocks.append(doc.Alert("warn", "The promise does not cover what left without noise", lines))
-    return doc.Section("plain", "In plain words", tuple(blocks), new_page=True)
+    return doc.Section("plain", "In plain words", tuple(blocks))
 
 
 def _amounts(report: Report) -> Iterator[tuple[str, Amount]]:
@@ -119,12 +122,36 @@ def article_30(report: Report) -> doc.Section:
         "purpose": "Training a statistical model across sites without moving records; studies: "
         f"{', '.join(releases.study_names(report)) or 'not recorded'}{by}.",
         "data_sets": "; ".join(f"{name} at {sites}" for name, sites in sets) or "No ledger in these files.",
+        "columns": _columns(report),
         "recipients": _recipients(report),
+        "model_recipients": _model_recipients(report),
         "measures": _measures(report),
     }
     form = doc.Form(tuple((label, known.get(key)) for label, key in texts["entries"]))
     blocks = (doc.Text(texts["intro"]), form)
-    return doc.Section("art30", "Record of processing (GDPR Art. 30)", blocks, new_page=True)
+    return doc.Section("art30", "Record of processing (GDPR Art. 30)", blocks)
+
+
+def _columns(report: Report) -> str | None:
+    """The columns that studies read, where their settings are beside the records."""
+    read = [
+        (", ".join(study.columns) or f"the data source {study.source!r}, which names no columns", study.name)
+        for study in report.studies
+        if study.source is not None
+    ]
+    return "\n".join(f"Study {names}: {columns}." for columns, names in releases.together(read)) or None
+
+
+def _model_recipients(report: Report) -> str | None:
+    """Whose transcripts name the finished model; the controller knows who else was given it."""
+    holders = (
+        (model.recorded_by, study.name)
+        for study in report.studies
+        for model in study.models
+        if model.recorded_by
+    )
+    lines = [f"Study {names}: {', '.join(who)}." for who, names in releases.together(holders)]
+    return "\n".join([*lines, "Others are not recorded."]) if lines else None
 
 
 def _recipients(report: Report) -> str:

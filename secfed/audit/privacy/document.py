@@ -96,7 +96,8 @@ def table(
 class Card:
     """One budget at a glance."""
 
-    title: str  # site and data set
+    title: str  # sites and data set
+    meaning: str  # what is spent means this, in one sentence
     value: str  # what is spent
     of: str  # the limit, in words
     fraction: float | None  # spent / limit, None without a limit
@@ -141,7 +142,7 @@ class Section:
     anchor: str
     title: str
     blocks: tuple[Block, ...]
-    new_page: bool = False
+    folded: bool = False  # for those who look it up: closed on the page, and not on paper
 
 
 @dataclass(frozen=True)
@@ -154,3 +155,4 @@ class Document:
     verdict: str  # that, in words
     facts: tuple[tuple[str, str], ...]  # (name, value) at the top
     sections: tuple[Section, ...]
+    banner: str = ""  # above everything else, empty for none

@@ -32,6 +32,8 @@ class Amount:
     relies_on: str  # "local-noise", "sum-noise" (added in shares by several sites) or "nothing" (not spent)
     # Of members, at most, by a membership test with 1 % false alarms; None where it is not the last standing.
     found: float | None = None
+    # How often somebody is right, at most, who held both answers for equally likely; None as above.
+    guessed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Bare:
     fields: tuple[str, ...]
     rounds: str
     times: int
+    values: int | None = None  # how many numbers each time; None if an older version did not record it
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,8 @@ class StudyFacts:
     left: tuple[Left, ...]
     models: tuple[ModelFacts, ...] = ()  # that the study came to; more than one where sites missed its end
     start: str | None = None  # digest of the model that training began with; None if the seed decided
+    source: str | None = None  # the study's data source; None if its settings are not beside its records
+    columns: tuple[str, ...] = ()  # of the table that it reads, the label last; empty if it names none
 
 
 @dataclass(frozen=True)
@@ -178,6 +183,7 @@ class DecisionFact:
     with_model: bool | None = None  # whether the site had the finished model
     of: str = ""  # kind of the entries that are left out
     entries: int | None = None  # how many were written, or missed
+    by: str = ""  # who decided, by the account on the hospital's machine
 
 
 @dataclass(frozen=True)

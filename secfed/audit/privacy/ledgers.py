@@ -12,7 +12,7 @@ from secfed.audit.privacy.recompute import alone
 from secfed.dp.accounting import events
 from secfed.dp.accounting.budget import Budget, Spent, Standing
 from secfed.dp.accounting.interface import Accountant
-from secfed.dp.accounting.trade_off import found_at, most_found
+from secfed.dp.accounting.trade_off import found_at, guessed_at, most_found, most_guessed
 from secfed.dp.ledger.ledger import BUDGETS, RECOVERED, SPENT, UNPROTECTED
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.hash_chain import Entry
@@ -45,7 +45,9 @@ def ledger_facts(state: CheckedFolder, ledger: VerifiedRecord, now_s: int) -> Le
         last_s=times[-1] if times else None,
         recoveries=sum(entry.kind == RECOVERED for entry in entries),
         limit_changes=max(0, len(budgets) - 1),
-        amounts=tuple(replace(_amount(one, spent), found=_found(one)) for one in standings),
+        amounts=tuple(
+            replace(_amount(one, spent), found=_found(one), guessed=_guessed(one)) for one in standings
+        ),
         studies=tuple(_spends(payments, spent, limits, chosen)),
         payments=tuple(payments),
     )
@@ -113,15 +115,16 @@ def _spends(
 
 def bare_of(ledger: VerifiedRecord) -> list[Bare]:
     """Fields that left without noise, put together over rounds."""
-    rounds_of: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+    rounds_of: dict[tuple[str, str, tuple[str, ...], int | None], list[int]] = {}
     for entry in ledger.entries:
         if entry.kind == UNPROTECTED:
             names = tuple(str(name) for name in entry.body.get("fields", []))
-            key = (str(entry.body.get("study")), str(entry.body.get("exchange")), names)
+            values = as_int(entry.body.get("values"))
+            key = (str(entry.body.get("study")), str(entry.body.get("exchange")), names, values)
             rounds_of.setdefault(key, []).append(as_int(entry.body.get("round")) or 0)
     return [
-        Bare(ledger.owner, ledger.dataset, study, exchange, names, ranges(set(rounds)), len(rounds))
-        for (study, exchange, names), rounds in rounds_of.items()
+        Bare(ledger.owner, ledger.dataset, study, exchange, names, ranges(set(rounds)), len(rounds), values)
+        for (study, exchange, names, values), rounds in rounds_of.items()
     ]
 
 
@@ -151,6 +154,17 @@ def _found(standing: Standing) -> float | None:
     at_one_point = found_at(standing.epsilon, standing.budget.delta, FALSE_ALARMS)
     try:
         return min(at_one_point, most_found(standing.events, FALSE_ALARMS))
+    except (ConfigError, ValueError, ArithmeticError, MemoryError):  # too extreme to compute with
+        return at_one_point
+
+
+def _guessed(standing: Standing) -> float | None:
+    """As :func:`_found`."""
+    if standing.spent is None:
+        return None
+    at_one_point = guessed_at(standing.epsilon, standing.budget.delta)
+    try:
+        return min(at_one_point, most_guessed(standing.events))
     except (ConfigError, ValueError, ArithmeticError, MemoryError):  # too extreme to compute with
         return at_one_point
 

@@ -136,8 +136,19 @@ def factor(epsilon: float) -> str:
 
 
 def percent_up(share: float) -> str:
-    """A percentage, rounded up, never above 100."""
-    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):.1f} %"
+    """A percentage, rounded up; a bound that excludes nothing is no number."""
+    value = math.ceil(share * 1000 - 1e-9) / 10
+    return "no protection left" if value >= 100 else f"{value:.1f} %"
+
+
+def of_hundred(share: float) -> int:
+    """A share as people count, rounded up."""
+    return min(100, math.ceil(share * 100 - 1e-9))
+
+
+def is_certain(share: float) -> bool:
+    """Whether a bound says no more than "all of them"."""
+    return of_hundred(share) == 100
 
 
 def names(values: Sequence[str], most: int = 6) -> str:

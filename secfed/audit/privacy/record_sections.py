@@ -34,7 +34,7 @@ def decided(report: Report) -> doc.Section:
     elif not blocks:
         blocks.append(doc.Text(_TEXTS["none"]))
     title = "What these hospitals decided" if several else "What this hospital decided"
-    return doc.Section("decided", title, tuple(blocks), new_page=bool(report.decisions))
+    return doc.Section("decided", title, tuple(blocks))
 
 
 def _broken(report: Report) -> Iterator[doc.Block]:
@@ -65,6 +65,7 @@ def in_words(item: DecisionFact) -> str:
     words: str = template.format(
         kind=item.kind,
         when=_when(item),
+        who=item.by or "a person",
         policy=_short(item.policy),
         roster=_short(item.roster),
         by_policy=f" by policy {_short(item.policy)}" if by_policy else "",
@@ -142,9 +143,16 @@ def verification(report: Report) -> doc.Section:
         blocks.append(
             doc.ReportTable(("Party", "Fingerprint of its key"), rows, digests=(1,), weights=(3, 9))
         )
-    blocks.append(doc.Heading("Files", "To compare a file with its digest: sha256sum FILE"))
-    blocks.append(doc.table(_FILE_COLUMNS, check.files, lambda item: None if item.verified else "bad"))
     blocks.append(doc.Text("Whoever holds these files can check them again, without a network:"))
     rosters = [part for name in report.named_rosters for part in ("--roster", name)]
     blocks.append(doc.Code((f"secfed audit verify {shlex.join([*report.folders, *rosters])}",)))
-    return doc.Section("verification", "Verification", tuple(blocks), new_page=True)
+    return doc.Section("verification", "Verification", tuple(blocks))
+
+
+def files_appendix(report: Report) -> doc.Section:
+    """Every file that was read, with its digest."""
+    blocks = (
+        doc.Text("To compare a file with its digest: sha256sum FILE"),
+        doc.table(_FILE_COLUMNS, report.verification.files, lambda item: None if item.verified else "bad"),
+    )
+    return doc.Section("files", "Appendix: files and their digests", blocks, folded=True)

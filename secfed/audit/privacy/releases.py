@@ -10,6 +10,7 @@ from secfed.audit.privacy.document import Block, Column, Heading, Items, ReportT
 from secfed.audit.privacy.evidence import Left, ModelFacts, RefusalFact, Report, StudyFacts
 
 NO_PRIVACY: Final = "no differential privacy: nothing bounds what the sums reveal about a record"
+_EVALUATION: Final = "eval/"  # metrics are computed on patients that are held out
 _UNBOUNDED: Final = ("none", "partly-paid", "unknown")
 _REFUSALS: Final = {"budget": "budget", "message": "request refused", "round": "round given up"}
 _TEXTS: Final = phrases.TEXTS["left"]
@@ -33,14 +34,24 @@ def study_names(report: Report) -> list[str]:
 
 
 def bare_lines(report: Report) -> list[str]:
-    """What left without noise, as the sites noted it: one line per study, exchange and set of fields."""
+    """What left without noise as the sites noted it, in numbers: one line per study and set of fields."""
+    times: dict[tuple[str, str, tuple[str, ...], int | None], int] = {}
+    for item in report.bare:
+        key = (item.site, item.study, item.fields, item.values)
+        times[key] = times.get(key, 0) + item.times
     return [
-        f"Study {study}, exchange {exchange}, {phrases.rounds(rounds)}: {phrases.fields(fields)} "
-        f"\N{EN DASH} {sites}"
-        for (study, exchange, fields, rounds), sites in together(
-            ((item.study, item.exchange, item.fields, item.rounds), item.site) for item in report.bare
+        f"Study {study}: {_counted(fields, values, count)} \N{EN DASH} {sites}"
+        for (study, fields, values, count), sites in together(
+            ((study, fields, values, count), site) for (site, study, fields, values), count in times.items()
         )
     ]
+
+
+def _counted(fields: tuple[str, ...], values: int | None, times: int) -> str:
+    how_many = "exact numbers" if values is None else phrases.plural(values, "exact number")
+    how_often = "once" if times == 1 else f"{times:,} times"
+    about = "held-out patients" if all(name.startswith(_EVALUATION) for name in fields) else "records"
+    return f"{how_many}, {how_often}, about {about}, in sums over hospitals: {phrases.fields(fields)}"
 
 
 def uncovered(report: Report, site: str) -> list[str]:
@@ -85,7 +96,7 @@ def what_left(report: Report) -> Section:
         if study.start is not None:
             blocks.append(Text(_began(study.start, report.studies)))
         blocks.append(table(_MODEL_COLUMNS, study.models) if study.models else Text(_TEXTS["no_model"]))
-    return Section("left", "What left the sites", tuple(blocks), new_page=True)
+    return Section("left", "What left the sites", tuple(blocks))
 
 
 def _settings(study: StudyFacts) -> str:
@@ -177,11 +188,11 @@ def names_appendix(report: Report) -> Section:
     left = ((study.name, one) for study in report.studies for one in study.left)
     layouts = dict.fromkeys((name, one.exchange, one.fields) for name, one in left)
     block = table(_FIELD_COLUMNS, layouts) if layouts else Text("None recorded.")
-    return Section("fields", "Appendix: names of fields", (block,))
+    return Section("fields", "Appendix: names of fields", (block,), folded=True)
 
 
 def glossary() -> Section:
     """Words of the field that the report cannot do without."""
     relations = "; ".join(f"{name}: {text}" for name, text in phrases.ADJACENCY.items())
     items = tuple(item.format(relations=relations) for item in phrases.TEXTS["glossary"]["items"])
-    return Section("glossary", "Appendix: words", (Items(items),))
+    return Section("glossary", "Appendix: words", (Items(items),), folded=True)

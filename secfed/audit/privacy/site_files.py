@@ -21,7 +21,7 @@ from secfed.records.hash_chain import OPENED, BrokenChain, ChainType, Entry, ver
 _TIMES: Final = ("time_s", "decided_s")
 _NUMBERS: Final = ("number", "round", "attempt", "count", "entries")
 _NAMES: Final = ("digest", "name")  # of the study
-_TEXTS: Final = ("text", "exchange", "policy", "roster", "of")
+_TEXTS: Final = ("text", "exchange", "policy", "roster", "of", "by")
 
 
 def _is_of_ledger(body: Mapping[str, Any]) -> bool:
@@ -31,6 +31,7 @@ def _is_of_ledger(body: Mapping[str, Any]) -> bool:
         and all(isinstance(body.get(name, ""), str) for name in ("study", "exchange", "dataset"))
         and type(body.get("round", 0)) is int
         and isinstance(body.get("fields", []), list)
+        and type(body.get("values", 0)) is int
         and _are_tables(body.get("budgets", []))
         and _are_tables(after)
         and all(isinstance(one.get("spent", {}), Mapping | None) for one in after)

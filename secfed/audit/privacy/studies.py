@@ -8,6 +8,7 @@ from typing import Any
 from secfed.audit.model_check import FoundModel
 from secfed.audit.privacy.evidence import Left, ModelFacts, RefusalFact, StudyFacts, as_int, as_text, ranges
 from secfed.audit.privacy.findings import AuditedRun, CheckedFolder, VerifiedRecord
+from secfed.audit.privacy.study_tables import source_and_columns
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.ledger.ledger import REFUSED, SPENT, UNPROTECTED
 from secfed.errors import ConfigError
@@ -26,6 +27,7 @@ def study_facts(state: CheckedFolder, run: AuditedRun) -> StudyFacts:
     privacy = stated.get("privacy")
     without_paying = "none" if settings is not None and privacy is None else "unknown"
     sums = [len(list(one.sums)) for one in parties] or [0]
+    source, columns = source_and_columns(run)
     return StudyFacts(
         name=run.study,
         settings_recorded=settings is not None,
@@ -42,6 +44,8 @@ def study_facts(state: CheckedFolder, run: AuditedRun) -> StudyFacts:
         left=tuple(item for chain in sites for item in _left(state, run.study, chain, without_paying)),
         models=tuple(_models(run)),
         start=as_text(stated.get("start")),
+        source=source,
+        columns=columns,
     )
 
 

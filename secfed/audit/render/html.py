@@ -35,8 +35,8 @@ def to_html(report: Report) -> str:
         return Markup('<svg role="img" aria-label="{}"').format(alt) + Markup(drawn)  # noqa: S704
 
     page = _ENVIRONMENT.get_template("report.html.j2")
-    document = build(report)
-    return page.render(document=document, mark=_MARKS[document.tone], figure=figure) + "\n"
+    document, note = build(report), phrases.TEXTS["folded"]["note"]
+    return page.render(document=document, mark=_MARKS[document.tone], figure=figure, folded_note=note) + "\n"
 
 
 _ENVIRONMENT: Final = Environment(

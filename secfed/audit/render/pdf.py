@@ -46,7 +46,9 @@ def to_pdf(report: Report) -> bytes:
     page.add_page()
     _front(page, document)
     for number, section in enumerate(document.sections, start=1):
-        _section(page, report, number, section)
+        if not section.folded:
+            _section(page, report, number, section)
+    page.write_note(phrases.TEXTS["folded"]["note"])
     return bytes(page.output())
 
 
@@ -99,6 +101,8 @@ class _Page(FPDF):
 
 
 def _front(page: _Page, document: doc.Document) -> None:
+    if document.banner:
+        _alert(page, doc.Alert("info", document.banner))
     page.set_text_color(*_INK)
     page.write_line(document.title, 20, "B", 9)
     page.set_text_color(*_FAINT)
@@ -111,8 +115,6 @@ def _front(page: _Page, document: doc.Document) -> None:
 
 
 def _section(page: _Page, report: Report, number: int, section: doc.Section) -> None:
-    if section.new_page:
-        page.add_page()
     page.need(30)
     page.ln(3)
     page.start_section(phrases.printable(section.title))
@@ -176,11 +178,12 @@ def _card(page: _Page, card: doc.Card) -> None:
     page.need(30)
     page.set_text_color(*_INK)
     page.write_line(f"{card.title}: {card.value} {card.of}", 11, "B", 6)
+    page.write_line(card.meaning)
     if card.fraction is not None:
         top, width = page.get_y() + 0.8, page.epw
         page.set_fill_color(*_LINE)
         page.rect(page.l_margin, top, width, 2.2, style="F")
-        page.set_fill_color(*(_TONES["bad"][0] if card.nearly_spent else _ACCENT))
+        page.set_fill_color(*(_TONES["warn"][0] if card.nearly_spent else _ACCENT))
         if card.fraction > 0:
             page.rect(page.l_margin, top, width * card.fraction, 2.2, style="F")
         page.ln(4.5)

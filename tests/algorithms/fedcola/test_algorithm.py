@@ -349,3 +349,50 @@ class TestScores:
         exchange = rounds.exchange(3, "score-image")
         with pytest.raises(MalformedMessage):
             rounds.programs["image-1"].contribute(3, exchange, {MODEL + "norm.bias": torch.zeros(8)})
+
+
+def test_fedprox_holds_local_training_near_the_received_model() -> None:
+    start = Rounds(tiny(algorithm__aggregation="fedavg")).server.model()
+
+    def moved(mu: float) -> float:
+        rounds = Rounds(tiny(algorithm__mu=mu, algorithm__aggregation="fedavg"))
+        rounds.round(1)
+        after = rounds.server.model()
+        return sum(float((after[name] - value).square().sum()) for name, value in start.items())
+
+    assert moved(0.0) > 1.05 * moved(50.0) > 0
+    assert study().digest() == study(algorithm__mu=0.0).digest()
+
+
+@pytest.mark.parametrize(
+    ("layers", "wanted"), [("mlp", "mlp.fc"), ("blocks", "blocks."), ("attention", "attn.")]
+)
+def test_other_layers_than_attention_can_be_averaged_over_all_sites_with_the_modality(layers, wanted) -> None:
+    rounds = Rounds(tiny(algorithm__shared_layers=layers, algorithm__aggregation="collaborative"))
+    names = {
+        exchange.name: {field.name for field in exchange.layout.fields if "update/" in field.name}
+        for exchange in rounds.algorithm.exchanges(1)
+    }
+    shared = names["attention-image"]
+    assert shared
+    assert all(name.startswith("update/image.") and wanted in name for name in shared)
+    assert not shared & names["own-image"]
+    start = rounds.server.model()
+    rounds.round(1)
+    after = rounds.server.model()
+    for name in shared:  # of one start, and of one sum
+        inner = name.removeprefix("update/")
+        assert torch.equal(after[f"image/{inner}"], after[f"pairs/{inner}"])
+        assert not torch.equal(after[f"image/{inner}"], start[f"image/{inner}"])
+
+
+def test_every_group_may_have_a_share_of_its_own() -> None:
+    sizes = {"data__image_sites": 8, "data__text_sites": 6, "data__pair_sites": 6}
+    made = tiny(**sizes, algorithm__participation=0.5, algorithm__image_participation=0.75)
+    assert [made.plan.sampled_count(kind) for kind in KINDS] == [6, 3, 3]
+    assert study().digest() == study(algorithm__shared_layers="attention").digest()
+
+
+def test_shared_layers_without_sharing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="shared_layers: has no effect"):
+        tiny(algorithm__shared_layers="mlp", algorithm__aggregation="fedavg")

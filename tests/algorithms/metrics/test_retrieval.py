@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from secfed.algorithms.data.image_text.base import Pairs
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.metrics.score_grid import LOSS_CAP
 from secfed.errors import RangeError
@@ -127,3 +128,43 @@ def test_a_diverged_model_is_counted_as_a_bad_one(value):
     assert sums["eval/recall_at_1"] == sums["eval/recall_at_5"] == 0.0
     assert sums["eval/infonce"] == LOSS_CAP
     assert sums["eval/counted"] == 1.0
+
+
+def pairs_of(reports: list[int], images: list[int]) -> Pairs:
+    """Pairs whose report and image are given by number."""
+    count = len(reports)
+    shown = torch.zeros(count, 1, 32, 32) + torch.tensor(images, dtype=torch.float32)[:, None, None, None]
+    tokens = torch.ones(count, 6, dtype=torch.int64) + torch.tensor(reports)[:, None]
+    return Pairs(shown, tokens, torch.zeros(count, 1, dtype=torch.int64))
+
+
+def test_the_ceiling_is_what_the_best_model_reaches():
+    pairs = pairs_of([0, 0, 0, 1, 2, 2], [0, 1, 1, 2, 3, 4])
+    # Of report 0 the two equal images are found together; of report 2 one of two.
+    assert retrieval.ceiling_at_1(pairs.images, pairs.tokens) == pytest.approx(4 / 6)
+    image = torch.eye(6)[[0, 1, 1, 2, 3, 4]]
+    best = 0.0
+    for own in ([1, 0, 0], [0, 1, 1]):  # which image of report 0 the report points to
+        text = torch.eye(6)[[0, 0, 0, 2, 3, 3]]
+        text[:3] = text[:3] * 0 + torch.tensor([own[0], own[1], 0, 0, 0, 0.0])
+        best = max(best, retrieval.recall(image, text, 6)["recall_at_1"])
+    assert best == pytest.approx(4 / 6)
+
+
+def test_a_study_may_measure_on_one_pair_of_every_report_and_by_the_ceiling():
+    model, pairs = ToyDual(), pairs_of([n // 2 for n in range(12)], list(range(12)))
+    sums = retrieval.evaluate_site(model, pairs, 12, CPU, ceiling=True)
+    assert sums["eval/ceiling_at_1"] == 0.5
+    assert sums["eval/relative_recall_at_1"] == 2 * sums["eval/recall_at_1"]
+    assert set(sums) == {field.name for field in retrieval.fields(ceiling=True)}
+    assert set(retrieval.finish(sums)) == {*retrieval.METRICS, *retrieval.CEILINGS}
+    one_each = retrieval.evaluate_site(model, pairs, 6, CPU, ceiling=True, distinct=True)
+    assert one_each["eval/ceiling_at_1"] == 1.0
+    (rows,) = retrieval.drawn_batches(12, 6, pairs.tokens)
+    assert sorted(pairs.tokens[rows, 0].tolist()) == [1, 2, 3, 4, 5, 6]
+    assert (
+        retrieval.evaluate_site(model, pairs_of([], []), 6, CPU, ceiling=True, distinct=True)[
+            "eval/relative_recall_at_1"
+        ]
+        == 0.0
+    )

@@ -51,7 +51,7 @@ def test_every_score_of_fedcola_leaves_on_the_grid() -> None:
 
 
 def test_every_recall_of_vision_language_studies_leaves_on_the_grid() -> None:
-    table = {**vlp_case.AVERAGING, "evaluation_batch": 64}
+    table = {**vlp_case.AVERAGING, "evaluation_batch": 64, "evaluation_ceiling": True}
     study = vlp_case.study(algorithm=table, data__test=13)
     sums = list(vlp_case.Rounds(study).take(1, 0).values())
     assert all(is_on_grid(one[name]) for one in sums for name in SHARES)

@@ -167,7 +167,7 @@ def test_what_is_not_understood_is_refused_by_name(formula, message):
 
 def test_without_formulaic_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "formulaic.parser", None)
-    with pytest.raises(ConfigError, match=r"needs formulaic.*\[analyse\]"):
+    with pytest.raises(ConfigError, match=r"needs the package formulaic.*\[analyse\]"):
         design("y ~ age", COLUMNS)
 
 

@@ -110,3 +110,46 @@ def test_a_rising_learning_rate_of_the_study_reaches_the_site_s_steps():
         return sum(float((after[name] - start[name]).abs().sum()) for name in start)
 
     assert moved(learning_rate_warmup=100) < 0.1 * moved()
+
+
+class TestMatchedControls:
+    """What tells a method's own stages from more steps, a softer start, or heads that train first."""
+
+    def test_first_rounds_can_train_and_sum_the_alignment_modules_only(self):
+        rounds, plain = rounds_of(head_rounds=1), rounds_of()
+        start = rounds.server.model()
+        (head,) = (stage.summed for stage in rounds.algorithm.stages(1))
+        assert head == rounds.algorithm.align_names
+        rounds.round(1)
+        after = rounds.server.model()
+        for name, value in after.items():
+            assert torch.equal(value, start[name]) == (name in rounds.algorithm.encoder_names)
+        assert rounds.algorithm.exchanges(2) == plain.algorithm.exchanges(2)
+        rounds.round(2)
+        assert not any(torch.equal(value, start[name]) for name, value in rounds.server.model().items())
+
+    def test_a_warm_up_can_be_a_share_of_each_stage(self):
+        share, steps = ({"learning_rate_warmup_share": 0.7}, {"learning_rate_warmup": 2})
+        same_number = (rounds_of(**keys) for keys in (share, steps))  # 0.7 of 3 steps is 2
+        one, other = (rounds.run().server.model() for rounds in same_number)
+        assert same(one, other)
+        assert not same(one, rounds_of().run().server.model())
+        with pytest.raises(ConfigError, match="learning_rate_warmup_share: has no effect"):
+            rounds_of(**share, **steps)
+
+    def test_the_new_keys_leave_the_digests_of_older_studies_alone(self):
+        made = study(algorithm=AVERAGING)
+        written_out = study(algorithm={**AVERAGING, "head_rounds": 0, "learning_rate_warmup_share": 0.0})
+        assert made.digest() == written_out.digest()
+        assert study(algorithm={**AVERAGING, "head_rounds": 1}).digest() != made.digest()
+
+
+def test_a_study_may_sum_recall_by_its_ceiling():
+    plain, more = rounds_of(), rounds_of(evaluation_ceiling=True, evaluation_pairs="distinct")
+    names = [[field.name for field in made.algorithm.exchanges(1)[0].layout.fields] for made in (plain, more)]
+    assert sorted(set(names[1]) - set(names[0])) == ["eval/ceiling_at_1", "eval/relative_recall_at_1"]
+    metrics = more.run().server.metrics()[3]
+    assert metrics["ceiling_at_1"] == 1.0
+    assert metrics["relative_recall_at_1"] == pytest.approx(metrics["recall_at_1"], abs=1e-3)
+    ours = plain.run().server.model()
+    assert same(more.server.model(), ours)

@@ -104,6 +104,30 @@ def test_the_teacher_is_trained_no_further_than_its_losses_reach():
     assert not any("parts_head" in name or name.startswith("objective.") for name in algorithm.teacher_names)
 
 
+def test_what_the_teacher_does_not_reach_is_averaged_with_the_encoders_if_the_study_says_so():
+    model = {"name": "vision-language", "objective": "mgca", "prototypes": 4, "mgca_frozen_rounds": 0}
+    changed = {}
+    for average in (False, True):
+        made = study(algorithm={**RGB, "average_parts": average}, model=model, study__rounds=2)
+        made = made.replace("data.name", "tests.algorithms.vision_language.test_fedrgb:larger_pairs")
+        now = Rounds(made)
+        now.round(1)
+        before = now.server.model()
+        now.take(2, 0)
+        parts = now.algorithm.part_names
+        assert any("parts_head" in name for name in parts)
+        assert any(name.startswith("objective.") for name in parts)
+        local = [program.own for program in now.programs.values()]
+        after = now.server.model()
+        for name in parts:
+            mean = torch.stack([one[name].double() for one in local]).mean(dim=0)
+            wanted = mean.float() if average else before[name]
+            torch.testing.assert_close(after[name], wanted, atol=1e-6, rtol=1e-5)
+        changed[average] = [stage.exchange for stage in now.algorithm.stages(2)]
+    assert changed[False][0] != changed[True][0]
+    assert changed[False][1:] == changed[True][1:]
+
+
 def larger_pairs() -> Any:
     from tests.algorithms.vlp_case import ToyPairs
 

@@ -24,7 +24,7 @@ def refused(store: Approvals, name: str, digest: bytes, *, manual: bool = False)
     try:
         store.require(name, digest, NOW, manual=manual)
     except PolicyRefused as error:
-        return "withdrawn" in error.message
+        return "was refused" in error.message
     return False
 
 
@@ -51,7 +51,7 @@ class TestByName:
         store.refuse_what("heart-1", NOW)
         assert refused(store, "heart-1", ONE)
         assert [item.state for item in store.all()] == [ApprovalState.WITHDRAWN]
-        with pytest.raises(PolicyRefused, match="withdrawn"):
+        with pytest.raises(PolicyRefused, match="was refused"):
             store.require("heart-1", ONE, NOW, manual=True)
 
     def test_approving_the_name_lifts_it_for_every_digest(self, store: Approvals) -> None:

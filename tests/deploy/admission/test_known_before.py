@@ -88,7 +88,7 @@ def test_a_ledger_from_the_future_is_refused_before_anybody_pays(centre: Centre)
     spend(ahead)
     centre.start(NAMES[0])
     wait_until(centre.declined)
-    assert "set the clock" in said(folder)
+    assert "set that clock" in said(folder)
     assert [entry.body["study"] for entry in ledger_entries(folder) if entry.kind == SPENT] == ["earlier"]
 
 
@@ -213,7 +213,7 @@ def test_a_refusal_that_will_come_again_takes_the_site_out_of_the_study(
         raise error
 
     opened, nobody = SimpleNamespace(site=SimpleNamespace(handle=refuse)), MagicMock()
-    handler = StudyHandler(nobody, nobody, opened, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
+    handler = StudyHandler(nobody, nobody, opened, nobody, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
     for check in ("check_not_paused", "still_permitted"):
         monkeypatch.setattr(study_handler, check, lambda *_: None)
     frame = memoryview(Task("s", 1, 0, "update", b"").encode())

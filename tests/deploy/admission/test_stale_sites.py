@@ -66,7 +66,7 @@ def paid(site: SiteFolder) -> list[str]:
     ("happens", "remedy", "before"),
     [
         (replace_a_member, "secfed site trust ROSTER", []),
-        (date_ledgers_in_the_future, "set the clock", ["earlier"]),
+        (date_ledgers_in_the_future, "set that clock", ["earlier"]),
     ],
 )
 def test_no_round_is_begun_nobody_pays_and_the_remedy_is_named(
@@ -84,12 +84,12 @@ def test_no_round_is_begun_nobody_pays_and_the_remedy_is_named(
             assert all(remedy in why(site) for site in centre.folders.values())
             time.sleep(1.0)  # in which a round would begin
             assert process.poll() is None, "it waits for hospitals, and can go on once they can take part"
-            log = interrupted(process, until="refuses the study")
+            log = interrupted(process, until="failed: ")
     finally:
         process.kill()
     told = events(log)
     assert [event["message"] for event in told if event["message"] in ("quorum", "round")] == []
-    assert any("refuses the study" in str(event.get("why")) for event in told)
+    assert any("failed: " in str(event.get("why")) for event in told)
     entries = verify_file(
         centre.out / TRANSCRIPT_FILE, centre.consortium.aggregator_identity(None).public_bytes, TRANSCRIPT
     )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import stat
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import save
+from typer.testing import CliRunner
 
+from secfed.cli.app import app
 from secfed.deploy.admission.admission import admit, still_permitted
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.agent import agent as agent_module
@@ -18,12 +21,14 @@ from secfed.deploy.agent import control
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.transport.client import refusal_message
+from secfed.deploy.policy.absence import Absence
+from secfed.deploy.transport.client import CallFailed, refusal_message
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import ANSWERS, now_at_hospital
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
+from secfed.records.clock import own_clock
 from secfed.site.runtime import SiteStudy
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -65,13 +70,16 @@ def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_not
     permit(folder, "manual")
     centre.start(NAMES[0])
     board = centre.boards[NAMES[0]]
-    wait_until(lambda: '"refused"' in board.path.read_text())
+    wait_until(lambda: '"held"' in board.path.read_text())
     wait_until(centre.declined)
     assert "waits for the approval" in centre.declined()
+    assert centre.server.presence()[NAMES[0]].absence is Absence.HELD
     control.pause(folder.state)
     Approvals(folder.approvals_path).record("tiny", centre.study.digest(), utc_now())
     Approvals(folder.approvals_path).approve_what(centre.study.digest().hex(), utc_now())
     wait_until(lambda: "paused" in centre.declined())
+    assert centre.server.presence()[NAMES[0]].absence is Absence.PAUSED
+    wait_until(lambda: '"paused"' in board.path.read_text())
     control.resume(folder.state)
     wait_until(lambda: '"serving"' in board.path.read_text(), 60.0)
 
@@ -91,7 +99,7 @@ def test_local_training_gets_a_seed_that_only_this_agent_knows_unless_it_simulat
     assert len({*seeds, centre.study.seed}) == 4
 
 
-@pytest.mark.parametrize("how", ["paused", "withdrawn"])
+@pytest.mark.parametrize("how", ["paused", "refused"])
 def test_a_site_that_takes_no_more_of_a_running_study_is_not_counted_as_there(
     centre: Centre, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,11 +118,11 @@ def test_a_site_that_takes_no_more_of_a_running_study_is_not_counted_as_there(
     centre.link.ask("train", {name: task}, lambda *_: None)
     assert [(site, kind) for _, site, kind, _ in centre.watched.refusals] == [(name, "PolicyRefused")]
     assert centre.link.present(60.0) == ()  # at once: the next round waits for its quorum
-    wait_until(lambda: '"refused"' in centre.boards[name].path.read_text())
+    wait_until(lambda: f'"{how}"' in centre.boards[name].path.read_text())
     wait_until(lambda: how in centre.declined())
     assert centre.link.present(60.0) == ()
     control.resume(folder.state)
-    if how == "withdrawn":
+    if how == "refused":
         approvals.approve_what("tiny", utc_now())
     wait_until(lambda: centre.link.present(60.0) == (name,), 60.0)
 
@@ -147,7 +155,7 @@ def test_what_is_offered_must_be_what_it_is_called_and_permitted(centre: Centre)
         admit(folder, centre.roster, named, own.encode(), utc_now())
     Approvals(folder.approvals_path).record("tiny", centre.study.digest(), utc_now())
     Approvals(folder.approvals_path).refuse_what(centre.study.digest().hex(), utc_now())
-    with pytest.raises(PolicyRefused, match="withdrawn"):
+    with pytest.raises(PolicyRefused, match="was refused"):
         still_permitted(folder, centre.study, len(NAMES), utc_now())
 
 
@@ -165,9 +173,9 @@ def test_a_study_that_the_policy_lets_in_can_be_refused_by_name_with_other_setti
     assert (found.digest, found.state) == (centre.study.digest().hex(), ApprovalState.PERMITTED)
     approvals.refuse_what("tiny", utc_now())
     for text in (TOML, TOML.replace("learning_rate = 0.1", "learning_rate = 0.2")):
-        with pytest.raises(PolicyRefused, match="withdrawn"):
+        with pytest.raises(PolicyRefused, match="was refused"):
             offered(text)
-    with pytest.raises(PolicyRefused, match="withdrawn"):  # also of a study that is running
+    with pytest.raises(PolicyRefused, match="was refused"):  # also of a study that is running
         still_permitted(folder, centre.study, len(NAMES), utc_now())
     approvals.approve_what("tiny", utc_now())
     offered()
@@ -182,6 +190,47 @@ def test_a_damaged_roster_is_refused_without_a_word_about_where_it_is(centre: Ce
         agent._admit(offer)
     refusal = refusal_message("heart", b"", caught.value)
     assert (refusal.kind, refusal.reason) == ("SecfedError", "this site cannot do this now")
+
+
+@pytest.mark.usefixtures("trains_here")
+def test_a_half_written_policy_stops_no_study_and_the_hospital_is_told(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    for name in NAMES:
+        centre.start(name)
+    wait_until(lambda: status(folder).get("state") == "serving", 60.0)
+    assert status(folder)["policy_error"] is None
+    folder.policy_path.write_text("[studies", encoding="utf-8")
+    outcomes = centre.complete()
+    assert [outcome.survivors for outcome in outcomes] == [NAMES, NAMES]
+    assert "not valid TOML" in status(folder)["policy_error"]
+    shown = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["agent", "status", str(folder.folder)])
+    assert shown.exit_code == 0, shown.output
+    assert "not valid TOML" in shown.output
+    assert "goes on with the last valid policy" in shown.output
+
+
+def test_an_agent_whose_site_was_removed_says_so_until_it_is_admitted_again(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    agent = Agent(folder, passphrase=None, board=StatusBoard(folder.state / STATUS_FILE, folder.name))
+    agent._disconnected(CallFailed("permission denied: site 'hospital-1' was removed from the roster"))
+    assert (status(folder)["state"], status(folder)["connection"]) == ("removed", "failing")
+    assert "removed" in now_at_hospital({**status(folder), "running": True})
+    agent._connected()
+    assert (status(folder)["state"], status(folder)["connection"]) == ("idle", "connected")
+    agent._disconnected(CallFailed("unavailable"))
+    assert status(folder)["state"] == "idle"
+
+
+def test_an_invalid_certificate_makes_an_agent_look_at_its_own_and_at_its_clock(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    board = StatusBoard(folder.state / STATUS_FILE, folder.name)
+    agent = Agent(folder, passphrase=None, board=board, now=lambda: utc_now() + timedelta(days=100))
+    agent._disconnected(CallFailed("unavailable: CERTIFICATE_VERIFY_FAILED: certificate has expired"))
+    told = status(folder)["last_error"]["text"]
+    assert "Of this site's own: the certificate expired on" in told
+    assert own_clock() in told
+    agent._disconnected(CallFailed("unavailable: connection refused"))
+    assert own_clock() not in status(folder)["last_error"]["text"]
 
 
 def test_a_study_that_cannot_be_opened_does_not_end_the_agent(
@@ -228,7 +277,10 @@ def test_the_status_says_nothing_of_records(centre: Centre) -> None:
     assert content["rounds"] == 1
     assert now_at_hospital({**content, "running": True}) == "waiting for 2 more hospitals (1 of 3 answered)"
     told = "version site pid started_s time_s connection study state round exchange stage rounds working"
-    assert set(content) == {*told.split(), "waits", "why", "last_error", "last_alarm", "totals", "left"}
+    assert set(content) == {
+        *told.split(),
+        *("waits", "why", "policy_error", "last_error", "last_alarm", "totals", "left"),
+    }
 
 
 @pytest.mark.usefixtures("trains_here")

@@ -174,7 +174,7 @@ class TestRefuse:
         said = ok("agent", "refuse", "heart-1", "--dir", site.folder)
         assert "Refused heart-1, whatever its settings; it has not asked yet." in said
         store = Approvals(site.approvals_path)
-        with pytest.raises(PolicyRefused, match="withdrawn"):
+        with pytest.raises(PolicyRefused, match="was refused"):
             store.require("heart-1", DIGEST, utc_now(), manual=False)
         assert "heart-1, whatever its settings" in ok("agent", "status", "--dir", site.folder)
         content = json.loads(ok("agent", "status", "--dir", site.folder, "--json"))
@@ -186,9 +186,9 @@ class TestRefuse:
     def test_a_whole_digest_that_has_not_asked_is_refused(self, site: SiteFolder) -> None:
         said = ok("agent", "refuse", DIGEST.hex(), "--dir", site.folder)
         assert "Refused a study that has not asked yet" in said
-        with pytest.raises(PolicyRefused, match="withdrawn"):
+        with pytest.raises(PolicyRefused, match="was refused"):
             Approvals(site.approvals_path).require("heart-1", DIGEST, utc_now(), manual=False)
-        assert "heart-1 1111111111111111: withdrawn" in ok("agent", "status", "--dir", site.folder)
+        assert "heart-1 1111111111111111: refused" in ok("agent", "status", "--dir", site.folder)
 
     def test_a_digest_that_is_refused_leaves_other_settings_and_says_so(self, site: SiteFolder) -> None:
         Approvals(site.approvals_path).record("heart-1", DIGEST, utc_now())

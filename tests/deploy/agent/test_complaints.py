@@ -14,8 +14,7 @@ from secfed.records.chain_file import verify_file
 from secfed.records.decision_log import DECISIONS
 from secfed.records.decision_state import REFUSAL
 from secfed.records.transcript import COMPLAINED, TRANSCRIPT
-from secfed.runs.run_folder import DECISIONS_FILE, TRANSCRIPT_FILE
-from secfed.site.runtime import study_folder
+from secfed.runs.run_folder import DECISIONS_FILE, TRANSCRIPT_FILE, study_folder
 from secfed.study.limits import study_id
 from tests.deploy.agent_case import NAMES, Centre, status
 

@@ -12,8 +12,7 @@ from secfed.deploy.agent import control
 from secfed.deploy.transport.study_server import Refused
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord
-from secfed.runs.run_folder import MODEL_FILE
-from secfed.site.runtime import study_folder
+from secfed.runs.run_folder import MODEL_FILE, study_folder
 from secfed.study.limits import study_id
 from secfed.wire.frames import encode_state
 from tests.deploy.agent_case import NAMES, Centre

@@ -9,8 +9,7 @@ import pytest
 
 from secfed.deploy.agent.status import STATUS_FILE
 from secfed.records.transcript import SUMMED, Transcript
-from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
-from secfed.site.runtime import study_folder
+from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, study_folder
 from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, Centre, status
 from tests.deploy.link_case import wait_until
 

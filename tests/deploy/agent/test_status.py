@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from secfed.deploy.agent import status
-from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard, read_status
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
+from secfed.deploy.transport import metrics_server
 from secfed.deploy.transport.json_log import JsonFormatter
+from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.errors import ConfigError
 from secfed.storage import private_files
 
@@ -29,7 +30,7 @@ def board(tmp_path: Path) -> StatusBoard:
 
 @pytest.fixture
 def metrics(board: StatusBoard) -> Iterator[MetricsServer]:
-    server = MetricsServer(board, 0)
+    server = MetricsServer(0, board)
     yield server
     server.close()
 
@@ -87,15 +88,15 @@ def test_metrics_are_served_on_this_machine_only(board: StatusBoard, metrics: Me
     assert float(values["secfed_agent_round"]) == 4
     assert metrics._server.server_address[0] == "127.0.0.1"
     with pytest.raises(ConfigError, match="metrics_port"):
-        MetricsServer(board, metrics.port)
+        MetricsServer(metrics.port, board)
 
 
 def test_half_a_request_is_let_go(
     board: StatusBoard, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Any account of the machine can open connections; what they hold must come back."""
-    monkeypatch.setattr(status, "_REQUEST_S", 0.2)
-    server = MetricsServer(board, 0)
+    monkeypatch.setattr(metrics_server, "_REQUEST_S", 0.2)
+    server = MetricsServer(0, board)
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
             connection.sendall(b"GET /metrics HTT")

@@ -14,10 +14,9 @@ from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.messages import HelloReply
-from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
+from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, study_folder
 from secfed.site.durable_store import DurableStore
 from secfed.site.journal import Journal
-from secfed.site.runtime import study_folder
 from secfed.storage.signed_files import SignedFiles
 from secfed.study.limits import study_id
 from tests.conftest import ROOT

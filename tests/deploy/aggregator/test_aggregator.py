@@ -84,7 +84,7 @@ def refused(centre: Centre, *more: str) -> Result:
 def test_how_many_uploads_are_held_at_a_time_is_the_operators_choice(centre, monkeypatch):
     given = []
 
-    def server(*arguments):
+    def server(*arguments, **_):
         given.append(arguments[-1])
         raise ConfigError("this test needs no server")
 

@@ -15,7 +15,7 @@ from secfed.deploy.aggregator.aggregator import Service, _check_space, _quorum
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.transport import client as serving
-from secfed.deploy.transport.signals import Stopped, Stopper
+from secfed.deploy.transport.signals import Stopped, Stopper, StudyPaused
 from secfed.deploy.transport.study_server import Presence
 from secfed.errors import ConfigError, RosterError
 from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
@@ -107,6 +107,18 @@ def test_the_model_is_that_of_an_undisturbed_run_and_bytes_are_counted(tmp_path)
         assert row.seconds["train"] > 0
         assert row.seconds["carry"] > 0
         assert over.steps
+
+
+def test_an_exchange_gives_way_before_it_begins_and_no_hospital_is_asked(tmp_path):
+    with case(tmp_path, rounds=1) as over:
+        over.connect("hospital-1")
+        waited: list[float] = []
+        carrier = over.carrier(None)
+        carrier.gives_way = lambda waited_s: waited.append(waited_s) or len(waited) > 1
+        with pytest.raises(StudyPaused):
+            carrier.ask("train", dict.fromkeys(over.hospitals.names, b"x"), lambda *_: None)
+        assert waited[0] < 1.0 <= waited[1]
+        assert not over.hospitals.handled
 
 
 def test_nothing_is_asked_before_the_quorum_is_there(tmp_path):
@@ -238,6 +250,8 @@ def test_sites_of_the_study_are_asked_or_those_that_are_named(tmp_path):
     more, fewer = (Study.parse(TOML.format(protection="masked", sites=n, rounds=1)) for n in (5, 3))
     with pytest.raises(RosterError, match="hospital-5"):
         CentralStudy(more, h.roster)
+    with pytest.raises(RosterError, match="hospital-5: removed from the roster"):
+        CentralStudy(more, h.roster, removed=["hospital-5", "hospital-1"])
     central = CentralStudy(fewer, h.roster)  # although the roster has more
     assert central.asked == central.names == h.names[:3]
     asked = CentralStudy(h.study, h.roster, ("hospital-4", "hospital-1", "hospital-2")).asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer
-from secfed.cli.aggregate_log import tell_person
+from secfed.cli.aggregate_log import EventLog, tell_person
 from secfed.runs.run_report import RoundReport, SilentObserver
 from secfed.terminal.tables import summary
 from secfed.wire.layout import Exchange, Totals
@@ -42,6 +43,30 @@ def test_metrics_that_a_later_round_adds_reach_their_row(
     assert [metrics.get("late") for metrics in found] == [3.0, 4.0, None]
     assert all("accuracy" in metrics for metrics in found)
     assert observer.told == [1, 2, 1, 3, 1, 2, 2, 3]
+
+
+def test_a_resumed_run_tells_of_the_rounds_before_but_its_log_does_not_repeat_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hospitals = Hospitals(tmp_path, protection_name="plain", rounds=3)
+    crash_at(monkeypatch, lambda name: "after a checkpoint is in place" in name and len(rounds()) > 1)
+
+    def rounds() -> list[int]:
+        records = [one for one in caplog.records if one.getMessage() == "round"]
+        return [one.__dict__["facts"]["round"] for one in records]
+
+    with caplog.at_level("INFO", "secfed.aggregate"):
+        with pytest.raises(Crash):
+            hospitals.run(EventLog())
+        before = rounds()
+        crash_at(monkeypatch, lambda _: False)
+        shown = Listening()
+        with closing(hospitals.start(shown)) as run:
+            assert run.resumed
+        hospitals.run(EventLog())
+    assert max(before) == 2
+    assert sorted({*before, *rounds()}) == [1, 2, 3]
+    assert 1 not in rounds()[len(before) :]
 
 
 @pytest.mark.parametrize("killed", ["", "aggregate: before the results are written"])

@@ -18,6 +18,7 @@ from secfed.crypto.identity import Roster
 from secfed.deploy.enrolment import messages as enrolment
 from secfed.deploy.pki import key_files
 from secfed.deploy.pki.key_files import PASSPHRASE_FILE
+from secfed.errors import ConfigError
 from secfed.records.roster_file import read_roster
 from tests.deploy.enrol_case import DAY, NOW, content, write
 
@@ -329,3 +330,20 @@ class TestPassphrase:
         result = secfed("site", "init", tmp_path / "charite", "--name", "charite", "--passphrase")
         assert result.exit_code == 2
         assert not (tmp_path / "charite").exists()
+
+
+def test_a_study_is_paused_and_resumed_at_the_study_centre(tmp_path: Path) -> None:
+    centre = founded(tmp_path)
+    assert "secfed consortium resume heart-1 --dir" in ok("consortium", "pause", "heart-1", "--dir", centre)
+    ok("consortium", "pause", "heart-1", "--dir", centre)  # twice is once
+    assert "Paused: heart-1" in ok("consortium", "show", centre)
+    assert json.loads(ok("consortium", "show", centre, "--json"))["paused"] == ["heart-1"]
+    assert "Resumed" in ok("consortium", "resume", "heart-1", "--dir", centre)
+    assert "Paused" not in ok("consortium", "show", centre)
+    for command, study, why in (
+        ("resume", "heart-1", "'heart-1' is not paused"),
+        ("pause", "../heart", "is not the name of a study"),
+    ):
+        result = secfed("consortium", command, study, "--dir", centre)
+        assert result.exit_code == ConfigError.exit_code
+        assert why in result.output

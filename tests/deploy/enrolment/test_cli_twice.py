@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -47,7 +48,8 @@ def test_a_study_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch:
         return study
 
     monkeypatch.setattr(Study, "load", slow)
+    unused: Any = None
     with pytest.raises(ConfigError, match=r"study\.toml: was changed while it was read"):
-        aggregate_module._run(
-            file, tmp_path / "centre", tmp_path / "out", Service(), SilentObserver(), lambda *_, **__: None
+        aggregate_module._open(
+            file, unused, tmp_path / "out", Service(), SilentObserver(), unused, unused, unused
         )

@@ -30,8 +30,7 @@ from secfed.dp.ledger.ledger import Ledger
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.roster_file import PINNED_FILE, PINNED_FOLDER, ROSTER_FILE, read_rosters, write_roster
 from secfed.records.transcript import Transcript
-from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
-from secfed.site.runtime import study_folder
+from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, study_folder
 from tests.conftest import ROOT
 from tests.deploy.centre_case import admit, found_consortium
 

@@ -15,8 +15,7 @@ from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger.ledger import Ledger
 from secfed.records.transcript import SUMMED, Transcript
-from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
-from secfed.site.runtime import study_folder
+from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, study_folder
 from tests.deploy.centre_case import found_consortium
 
 STUDY = "heart-" + 64 * "a"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from secfed.deploy.pki.certificate_checks import Expiry, Urgency
 from secfed.deploy.pki.certificates import Authority
 from secfed.deploy.pki.key_files import new_tls_key
 from secfed.errors import ConfigError
+from secfed.records.clock import own_clock
 from tests.deploy.enrol_case import DAY, NOW
 
 HOSTS = ("fl.example.org", "192.0.2.10")
@@ -95,6 +97,24 @@ class TestChecks:
         else:
             with pytest.raises(ConfigError, match=problem):
                 checks.check_issued(certificate, ca.certificate, moment)
+
+    def test_the_clock_is_named_with_what_it_says_and_by_how_much_it_differs(self) -> None:
+        ca = authority(now=NOW - DAY)
+        certificate, own = a_site(ca), re.escape(own_clock())
+        late, early = NOW + 93 * DAY, NOW - 3 * DAY
+        with pytest.raises(
+            ConfigError, match=rf"expired on .*; {own} says {late:%Y-%m-%d}.*, 3 days"
+        ) as told:
+            checks.check_issued(certificate, ca.certificate, late)
+        assert told.value.remedy.startswith("if that clock is right, ")
+        with pytest.raises(
+            ConfigError, match=rf"valid from .*; {own} says {early:%Y-%m-%d}.* earlier"
+        ) as told:
+            checks.check_issued(certificate, ca.certificate, early)
+        assert told.value.remedy.startswith("set that clock")
+        said = checks.expired(certificate, late, "the clock of the study centre's machine")
+        assert "this machine" not in said
+        assert checks.expired(certificate, NOW) == ""
 
     def test_an_expired_ca_takes_its_certificates_with_it(self) -> None:
         ca = authority(now=NOW - 3650 * DAY)

@@ -59,6 +59,12 @@ def served(**more: Any) -> dict[str, Any]:
         (served(why="hours: not now"), "round 3 of 20, this hospital refused: hours: not now"),
         (served(connection="failing"), "no connection to the study centre; it is tried again"),
         (served(state="refused", why="held"), "the study does not run here: held"),
+        (served(state="held", why="not approved"), "held: not approved"),
+        (served(state="paused", why="by a person"), "paused: by a person"),
+        (
+            served(state="removed", connection="failing"),
+            "removed: the study centre has taken this hospital out of its roster; ask there",
+        ),
         (served(state="idle"), "waiting for a study to be served"),
         (served(state="finished"), "the study is over"),
         (served(running=False), "nothing: the agent is not running"),
@@ -180,3 +186,23 @@ def test_the_study_centre_says_why_a_quorum_is_not_there() -> None:
     tell_person(Console(file=shown, width=200))(event, **facts)
     assert "round 1 of 20, waiting for 3 hospitals; there now: " in shown.getvalue()
     assert "hospital-3: has never called" in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("event", "facts", "text"),
+    [
+        (
+            "turn",
+            {"study": "heart-1", "out": "runs/heart-1", "queued": ["lung-2"]},
+            "heart-1 has its turn, in runs/heart-1; after it: lung-2",
+        ),
+        ("turn", {"study": "heart-1", "out": "runs/heart-1", "queued": []}, "turn, in runs/heart-1\n"),
+        ("paused", {"study": "heart-1"}, "secfed consortium resume heart-1"),
+        ("continued", {"study": "heart-1"}, "heart-1 is no longer paused"),
+        ("failed", {"study": "heart-1", "reason": "no sum"}, "heart-1 failed, and others"),
+    ],
+)
+def test_a_person_is_told_of_the_queue(event: str, facts: dict[str, Any], text: str) -> None:
+    shown = io.StringIO()
+    tell_person(Console(file=shown, width=200))(event, **facts)
+    assert text in shown.getvalue()

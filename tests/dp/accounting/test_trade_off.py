@@ -10,7 +10,7 @@ from scipy import stats
 
 from secfed.dp.accounting.events import Event, Gaussian, PoissonSampledGaussian, UnitSkellam
 from secfed.dp.accounting.interface import statement
-from secfed.dp.accounting.trade_off import found_at, most_found
+from secfed.dp.accounting.trade_off import found_at, guessed_at, most_found, most_guessed
 from secfed.dp.accounting.unit import Adjacency
 
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD
@@ -56,3 +56,32 @@ def test_one_point_is_the_trade_off_of_the_definition(epsilon: float, delta: flo
     power = np.linspace(0, 1, 100_001)
     fine = (power <= grow * ALARMS + delta) & (grow * (1 - power) + delta >= 1 - ALARMS)
     assert found_at(epsilon, delta, ALARMS) == pytest.approx(power[fine].max(), abs=2e-5)
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.8, 2.0, 10.0])
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_a_coin_beside_gaussian_noise_is_beaten_by_no_more_than_the_best_test(
+    noise: float, relation: Adjacency
+) -> None:
+    mu = (1.0 if relation is ADD else 2.0) / noise
+    exact = float(stats.norm.cdf(mu / 2))
+    assert exact <= most_guessed([Gaussian(relation, noise, 1)]) <= exact + 2e-3
+
+
+def test_a_coin_beside_skellam_noise() -> None:
+    event = UnitSkellam(ADD, 1e4, 1e6, (0.5e4 * 2) ** 2, 4)
+    exact = float(stats.norm.cdf(1.0))
+    assert exact <= most_guessed([event]) <= 1.0
+    assert most_guessed([Gaussian(ADD, 0.0, 1)]) == 1.0
+
+
+def test_a_coin_at_one_point_is_the_sum_of_errors_of_the_definition() -> None:
+    """With false-alarm rate a the power is at most e^epsilon a + delta, and misses likewise."""
+    assert guessed_at(0.0, 0.0) == 0.5
+    assert guessed_at(math.inf, 1e-5) == pytest.approx(1.0)
+    for epsilon, delta in ((0.5, 0.0), (1.0, 1e-5), (3.0, 0.01)):
+        alarms = np.linspace(0, 1, 100_001)
+        power = np.minimum(
+            1, np.minimum(np.exp(epsilon) * alarms + delta, 1 - np.exp(-epsilon) * (1 - alarms - delta))
+        )
+        assert guessed_at(epsilon, delta) == pytest.approx((1 + (power - alarms).max()) / 2, abs=1e-4)

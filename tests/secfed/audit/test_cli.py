@@ -10,9 +10,11 @@ import sys
 import threading
 from pathlib import Path
 
+import pypdf
 import pytest
 from typer.testing import Result
 
+from secfed.audit.render import chromium as print_page
 from secfed.cli.audit import _write
 from secfed.crypto.identity import grouped
 from secfed.runs.run_folder import site_folder
@@ -51,10 +53,25 @@ class TestReport:
         else:
             monkeypatch.delitem(sys.modules, "secfed.audit.render.pdf", raising=False)
             monkeypatch.setitem(sys.modules, "fpdf", None)
+        monkeypatch.setattr(print_page, "browser", lambda: None)
         out = tmp_path / "report.pdf"
         done = audit("report", written / "pilot", "--out", tmp_path / "report.html", "--pdf", out)
         assert (done.exit_code == 0, out.exists()) == (installed, installed), done.output
         assert not installed or out.read_bytes().startswith(b"%PDF-")
+
+    @pytest.mark.skipif(print_page.browser() is None, reason="no chromium program on this machine")
+    def test_chromium_prints_one_study_on_at_most_six_pages(
+        self, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "fpdf", None)
+        out = tmp_path / "report.pdf"
+        done = audit("report", written / "heart", "--out", tmp_path / "report.html", "--pdf", out)
+        assert done.exit_code == 0, done.output
+        assert len(pypdf.PdfReader(out).pages) <= 6
+
+    def test_a_browser_that_does_not_print_is_done_without(self) -> None:
+        assert print_page.print_to_pdf("<p>", "/bin/false") is None
+        assert print_page.print_to_pdf("<p>", "/no/such/program") is None
 
     def test_a_report_on_bad_records_is_written_and_fails(self, root: Path, tmp_path: Path) -> None:
         damage(root)

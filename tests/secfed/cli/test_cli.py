@@ -35,7 +35,7 @@ class TestFrontDoor:
             "Researchers": ["init", "simulate", "analyse", "sweep", "new", "algorithms", "attack", "bench"],
             "Hospital": ["site", "agent", "policy"],
             "Study centre": ["consortium", "aggregate"],
-            "Officers and auditors": ["audit", "transcript"],
+            "Officers and auditors": ["audit", "transcript", "console"],
         }
         found: dict[str, list[str]] = {}
         for line in shown.splitlines():

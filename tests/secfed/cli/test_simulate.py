@@ -209,8 +209,8 @@ class TestRealRun:
         assert content["protection"] == "masked"
         assert content["rounds"][0]["survivors"] == ["hospital-1", "hospital-3", "hospital-4"]
         assert content["rounds"][0]["drops"] == [{"site": "hospital-2", "stage": "mask"}]
-        expected = {"run.json", "model.safetensors", "roster.json", "transcript.jsonl", "sites", "figures"}
-        assert {path.name for path in out.iterdir()} == expected
+        expected = {"run.json", "study.json", "model.safetensors", "roster.json", "transcript.jsonl", "sites"}
+        assert {path.name for path in out.iterdir()} == expected | {"figures"}
         assert secfed("transcript", "verify", out).exit_code == 0
         audited = secfed("audit", "verify", out)
         assert (audited.exit_code, audited.stderr) == (0, "")  # without privacy, too

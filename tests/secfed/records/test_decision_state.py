@@ -107,7 +107,7 @@ def test_the_log_never_says_that_a_study_began_against_a_person() -> None:
     state.add(state.accepts(DIGEST, "heart", NOW_S))
     for about in (DIGEST, ""):  # refused between the look at the site's files and the entry
         state.add(state.site("", "", [by_person(False, 1, about=about)]))
-        with pytest.raises(PolicyRefused, match="withdrawn") as caught:
+        with pytest.raises(PolicyRefused, match="was refused") as caught:
             state.accepts(DIGEST, "heart", NOW_S)
         assert caught.value.keys == ("approval",)
     state.add(state.site("", "", [by_person(False, 1, about=""), by_person(True, 2)]))

@@ -18,7 +18,8 @@ def test_every_built_in_and_every_key_is_in_the_tables(kind: str) -> None:
 
 
 def test_a_required_key_comes_first_and_a_default_is_toml() -> None:
-    fedbn = markdown_tables("algorithm").split("## `fedbn`")[1]
-    rows = [line for line in fedbn.splitlines() if line.startswith("| `")]
-    assert rows[0].startswith("| `local_layers` | `required` |")
-    assert '| `weighting` | `"records"` |' in fedbn
+    csv = markdown_tables("data").split("## `csv`")[1].partition("## ")[0]
+    rows = [line for line in csv.splitlines() if line.startswith("| `")]
+    required = ["| `required` |" in row for row in rows]
+    assert any(required) and required == sorted(required, reverse=True)
+    assert '| `weighting` | `"records"` |' in markdown_tables("algorithm").split("## `fedavg`")[1]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.io
 import torch
 
 from secfed.algorithms.data.multiview.base import MultiviewSite, check_multiview
-from secfed.algorithms.data.multiview.options import BdgpOptions, MnistUspsOptions
-from secfed.algorithms.data.multiview.sets import bdgp, mnist_usps
+from secfed.algorithms.data.multiview.options import (
+    BdgpOptions,
+    MnistUspsOptions,
+    NuswideOptions,
+)
+from secfed.algorithms.data.multiview.sets import bdgp, mnist_usps, nuswide
 from secfed.errors import DataError
 from tests.algorithms.data.multiview.test_base import FACTS
 
@@ -35,7 +41,11 @@ def test_a_users_own_records_are_checked_against_the_public_facts(views, labels,
 
 @pytest.mark.parametrize(
     ("build", "options_of", "file"),
-    [(mnist_usps, MnistUspsOptions, "MNIST_USPS.mat"), (bdgp, BdgpOptions, "BDGP.mat")],
+    [
+        (mnist_usps, MnistUspsOptions, "MNIST_USPS.mat"),
+        (bdgp, BdgpOptions, "BDGP.mat"),
+        (nuswide, NuswideOptions, "NUSWIDE.mat"),
+    ],
 )
 def test_a_published_set_that_is_absent_is_an_error_with_file_and_remedy(
     monkeypatch, tmp_path, build, options_of, file
@@ -75,3 +85,33 @@ def test_a_patient_is_named_for_every_record_or_for_none():
     assert check_multiview("a", MultiviewSite(views, labels, (0, 0, 1, 2)), FACTS).patients == (0, 0, 1, 2)
     with pytest.raises(DataError, match="site 'a' has not one patient per record"):
         check_multiview("a", MultiviewSite(views, labels, (0, 0, 1)), FACTS)
+
+
+SIZES = (65, 226, 145, 74, 129)
+
+
+def cells(views) -> np.ndarray:
+    """MATLAB's cell array of these."""
+    made = np.empty((1, len(views)), dtype=object)
+    for place, view in enumerate(views):
+        made[0, place] = view
+    return made
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("celled", [False, True])
+def test_nuswide_has_five_views_as_arrays_or_in_a_cell(tmp_path, first, celled):
+    rng, labels = np.random.default_rng(1), np.arange(60) % 5
+    views = [rng.normal(size=(60, size)) for size in SIZES]
+    stored = {"X": cells(views)} if celled else {f"X{n}": view for n, view in enumerate(views, start=1)}
+    scipy.io.savemat(tmp_path / "n.mat", {**stored, "Y": (labels + first)[:, None]})
+    options = NuswideOptions(name="nuswide", path="n.mat", sites=4, single_view_sites=1, min_records=1)
+    data = nuswide(options, 1, tmp_path)
+    assert data.view_sizes == SIZES
+    sites = [data.site(site) for site in data.sites]
+    assert torch.bincount(torch.cat([site.labels for site in sites])).tolist() == [12] * 5
+    held = torch.cat([site.views[3] for site in sites if site.views[3] is not None])
+    assert (float(held.min()), float(held.max())) == (0.0, 1.0) or len(held) < 60
+    ranges = dict.fromkeys(options.view_names, (-5.0, 5.0))
+    public = nuswide(options.model_copy(update={"scale": ranges}), 1, tmp_path)
+    assert public.for_record_privacy() is public

@@ -71,6 +71,14 @@ def test_a_member_of_the_ca_that_is_not_in_the_roster_is_told_so():
         assert caught.value.lasting
 
 
+def test_a_site_that_was_removed_is_told_so():
+    with consortium(removed=["hospital-9", SITES[0]]) as c:
+        with pytest.raises(CallFailed, match="'hospital-9' was removed from the roster") as caught:
+            c.dial("hospital-9").hello()
+        assert caught.value.lasting
+        c.dial(SITES[0]).hello()  # which was admitted anew
+
+
 def test_nothing_is_read_from_a_stranger_not_even_when_it_sends_nothing():
     with consortium() as c, unaffected(c):
         link = c.dial("hospital-9")
@@ -147,7 +155,7 @@ def test_a_certificate_that_expires_while_its_connection_lives_is_refused_from_t
     }
     assert door.caller(connection) == SITES[0]
     now += timedelta(days=3)
-    with pytest.raises(PolicyRefused, match="expired"):
+    with pytest.raises(PolicyRefused, match=r"expired on .* the study centre's machine says .* 1 day"):
         door.caller(connection)
 
 

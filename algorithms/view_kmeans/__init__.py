@@ -1,0 +1,1 @@
+"""k-means on concatenated views, as a comparison."""

@@ -1,0 +1,177 @@
+"""Several studies at one aggregator: one after another, on one port, and each can be paused and resumed.
+
+The next one begins when the one before has ended, was stopped, is paused, or has waited too long for
+hospitals, which puts it behind the others. Every run keeps on the disk what it needs to go on, so a queue has
+no state of its own: what is there says what is left to do.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from secfed.deploy.transport.signals import Stopped, Stopper, StudyPaused
+from secfed.errors import ConfigError, LinkError, SecfedError
+from secfed.records.transcript import CLOSED
+from secfed.runs.run_folder import TRANSCRIPT_FILE
+
+_LOOK_S: Final = 1.0
+_LAST_BYTES: Final = 1 << 16  # the last line of a transcript is shorter
+
+GivesWay = Callable[[float], bool]  # whether a study that has waited so many seconds is put aside
+Serve = Callable[["QueuedStudy", GivesWay], None]
+
+
+@dataclass(frozen=True)
+class QueuedStudy:
+    """A study file, and the folder of its run."""
+
+    file: Path
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """The study's name; that of the file where it cannot be read, which the study's turn reports."""
+        try:
+            return str(tomllib.loads(self.file.read_text(encoding="utf-8"))["study"]["name"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return self.file.stem
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its run has ended, and the hospitals were told; they were given time to take the model."""
+        try:
+            with (self.out / TRANSCRIPT_FILE).open("rb") as stream:
+                stream.seek(max(0, stream.seek(0, 2) - _LAST_BYTES))
+                return bool(json.loads(stream.read().splitlines()[-1])["kind"] == CLOSED)
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            return False  # not begun, or a line is half written
+
+
+class StudyQueue:
+    """The studies of some files and folders, in the order in which they are named, and of their file names.
+
+    Args:
+        sources: study files; every ``.toml`` of a folder counts, also one that is put there later.
+        out: the run's folder of a single study file; else where each study has a folder of its file's name.
+        is_paused: whether the operator has paused the study of this name.
+        tell: for the operator's log.
+        stopper: turns Ctrl-C into ``Stopped``.
+        patience_s: how long a study waits for hospitals while another one waits for its turn.
+
+    Raises:
+        ConfigError: a source is not there, or two studies would share a run's folder.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Path],
+        out: Path,
+        is_paused: Callable[[str], bool],
+        tell: Callable[..., None],
+        stopper: Stopper,
+        patience_s: float = 600.0,
+    ) -> None:
+        self._sources, self._out = tuple(sources), out
+        self.is_single = len(self._sources) == 1 and not self._sources[0].is_dir()
+        self._is_paused, self._tell, self._stopper = is_paused, tell, stopper
+        self._patience_s = patience_s
+        for source in self._sources:
+            if not source.exists():
+                raise ConfigError(f"{source}: no such file or folder", remedy="name studies that are there")
+        if not self.studies():
+            raise ConfigError(
+                f"{', '.join(map(str, self._sources))}: no study is there",
+                remedy="put study files into the folder; their names end in .toml",
+            )
+
+    def studies(self) -> tuple[QueuedStudy, ...]:
+        """Every study, as the folders are now."""
+        if self.is_single:
+            return (QueuedStudy(self._sources[0], self._out),)
+        files = [file for source in self._sources for file in _files(source)]
+        by_stem = {file.stem: file for file in files}
+        for file in files:
+            if by_stem[file.stem].resolve() != file.resolve():
+                raise ConfigError(
+                    f"{file} and {by_stem[file.stem]}: would share the folder {self._out / file.stem}",
+                    remedy="give one of the files another name",
+                )
+        return tuple(QueuedStudy(file, self._out / stem) for stem, file in by_stem.items())
+
+    def run(self, serve: Serve) -> None:
+        """Serve every study that is not over, until none is left; paused ones are waited for.
+
+        A study that fails does not keep the others from their turn; the first failure is raised at the end.
+
+        Raises:
+            Stopped: by the operator.
+            LinkError: the address cannot be had.
+            SecfedError: of the first study that failed.
+        """
+        failures: dict[Path, SecfedError] = {}
+        served: set[Path] = set()
+        gave_way: Counter[Path] = Counter()
+        paused: frozenset[str] = frozenset()
+        while True:
+            left = [
+                one
+                for one in self.studies()
+                if one.file not in failures | dict.fromkeys(served) and (self.is_single or not one.is_over)
+            ]
+            if not left:
+                break
+            names = {one.file: one.name for one in left}
+            paused = self._tell_of_pauses(paused, frozenset(filter(self._is_paused, names.values())))
+            ready = [one for one in left if names[one.file] not in paused]
+            if not ready:
+                with self._stopper.waiting():
+                    time.sleep(_LOOK_S)
+                continue
+            one = min(ready, key=lambda item: gave_way[item.file])  # the first of those that did so least
+            if not self.is_single:
+                others = [names[other.file] for other in left if other is not one]
+                self._tell("turn", study=names[one.file], out=str(one.out), queued=others)
+            try:
+                serve(one, self._gives_way(names[one.file], [names[item.file] for item in left]))
+                served.add(one.file)
+            except StudyPaused:
+                if not self._is_paused(names[one.file]):
+                    gave_way[one.file] += 1
+                    self._tell("gave_way", study=names[one.file])
+            except (Stopped, LinkError):
+                raise
+            except SecfedError as error:
+                failures[one.file] = error
+                if not self.is_single:
+                    self._tell("failed", study=names[one.file], reason=str(error))
+        if failures:
+            raise next(iter(failures.values()))
+
+    def _gives_way(self, name: str, left: Sequence[str]) -> GivesWay:
+        def gives_way(waited_s: float) -> bool:
+            if self._is_paused(name):
+                return True
+            others = (other for other in left if other != name)
+            return waited_s > self._patience_s and not all(map(self._is_paused, others))
+
+        return gives_way
+
+    def _tell_of_pauses(self, before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
+        for event, names in (("paused", now - before), ("continued", before - now)):
+            for name in sorted(names):
+                self._tell(event, study=name)
+        return now
+
+
+def _files(source: Path) -> Iterator[Path]:
+    if source.is_dir():
+        yield from sorted(path for path in source.glob("*.toml") if path.is_file())
+    else:
+        yield source

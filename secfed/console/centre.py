@@ -1,0 +1,174 @@
+"""What a study centre's pages show: what the aggregator may see, nothing of a single hospital beyond that.
+
+Read are the consortium's folder and the folders of its runs (``secfed aggregate --out``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.audit.privacy.phrases import printable, settings_digest
+from secfed.deploy.enrolment.consortium import Consortium
+from secfed.deploy.enrolment.messages import utc_now
+from secfed.deploy.pki.certificate_checks import Expiry
+from secfed.records.roster_file import AGGREGATOR
+from secfed.records.transcript import ABORTED, CLOSED, REFUSED, SETTINGS, SUMMED
+from secfed.runs.run_folder import RUN_FILE, TRANSCRIPT_FILE
+
+_DEPTH: Final = ("", "*/", "*/*/")  # below a folder that was named
+
+
+@dataclass
+class Round:
+    """One round, as the aggregator's transcript tells it."""
+
+    number: int
+    survivors: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    sums: int = 0
+    given_up: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """Asked, and not in the last sum."""
+        return [site for site in self.asked if site not in self.survivors]
+
+
+@dataclass
+class Run:
+    """One study that was served, or is."""
+
+    folder: Path
+    study: str = ""
+    owner: str = ""  # of the transcript
+    settings: dict[str, Any] = field(default_factory=dict)
+    rounds: dict[int, Round] = field(default_factory=dict)
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+    closed: bool = False
+    final: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Of the study's settings."""
+        return settings_digest(self.study) or ""
+
+    @property
+    def title(self) -> str:
+        """The study as people name it."""
+        return printable(self.study)
+
+    @property
+    def state(self) -> str:
+        """Where it is."""
+        if self.final or self.closed:
+            return "finished"
+        done, of = max(self.rounds, default=0), self.settings.get("rounds")
+        return f"round {done} of {of} done" if done else "waits for hospitals"
+
+    @property
+    def sites(self) -> list[str]:
+        """Everybody who was asked, or took part."""
+        return sorted({site for one in self.rounds.values() for site in [*one.asked, *one.survivors]})
+
+
+@dataclass(frozen=True)
+class MemberView:
+    """An enrolled hospital."""
+
+    site: str
+    certificate: str
+    urgency: str
+    part: str  # in the newest sum that asked it
+
+
+class Centre:
+    """A consortium and its runs; a consortium is not needed to look at runs."""
+
+    def __init__(self, consortium: Path | None, runs: Sequence[Path]) -> None:
+        self.consortium = None if consortium is None else Consortium(consortium)
+        self._folders = tuple(runs)
+
+    @property
+    def name(self) -> str:
+        """The consortium's."""
+        return "Runs" if self.consortium is None else self.consortium.facts.name
+
+    def runs(self) -> list[Run]:
+        """Every run, the newest first."""
+        found = {
+            path.parent.resolve(): path.stat().st_mtime
+            for folder in self._folders
+            for depth in _DEPTH
+            for path in folder.glob(f"{depth}{TRANSCRIPT_FILE}")
+        }
+        runs = [_read(folder) for folder in sorted(found, key=lambda one: -found[one])]
+        return [run for run in runs if run.owner == AGGREGATOR]  # a hospital's own transcript is not for here
+
+    def run(self, digest: str) -> Run | None:
+        """One run by the digest of its study."""
+        return next((run for run in self.runs() if run.digest == digest), None)
+
+    def members(self) -> list[MemberView]:
+        """Every enrolled hospital."""
+        if self.consortium is None:
+            return []
+        runs, now = self.runs(), utc_now()
+        views = []
+        for site, member in self.consortium.members().current.items():
+            expiry = Expiry.of(member.certificate, now)
+            views.append(MemberView(site, expiry.describe(), str(expiry.urgency), _part(site, runs)))
+        return views
+
+
+def _part(site: str, runs: Sequence[Run]) -> str:
+    for run in runs:
+        for one in sorted(run.rounds.values(), key=lambda one: -one.number):
+            if site in one.survivors:
+                return f"in the sum of round {one.number}, {run.title}"
+            if site in one.asked:
+                return f"not in the sum of round {one.number}, {run.title}"
+    return "in no sum yet"
+
+
+def _read(folder: Path) -> Run:
+    """One folder; a line that is just being written, or cannot be read, is left out."""
+    run = Run(folder)
+    for line in (folder / TRANSCRIPT_FILE).read_bytes().split(b"\n"):
+        try:
+            entry = json.loads(line)
+            kind, body = entry["kind"], dict(entry["body"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        run.study = run.study or str(body.get("study", ""))
+        run.owner = run.owner or str(body.get("owner", ""))
+        if kind == SETTINGS:
+            run.settings = body
+        elif kind == SUMMED and type(body.get("round")) is int:
+            one = run.rounds.setdefault(body["round"], Round(body["round"]))
+            one.survivors = [str(site) for site in body.get("survivors", ())]
+            one.asked = [str(site) for site in body.get("cohort", ())]
+            one.sums += 1
+        elif kind == ABORTED and type(body.get("round")) is int:
+            run.rounds.setdefault(body["round"], Round(body["round"])).given_up += 1
+        elif kind == REFUSED:
+            run.refusals.append({key: body.get(key) for key in ("round", "site", "stage", "reason")})
+        run.closed = run.closed or kind == CLOSED
+    _add_metrics(run)
+    return run
+
+
+def _add_metrics(run: Run) -> None:
+    """Metrics of the model, which are computed from sums."""
+    try:
+        content = json.loads((run.folder / RUN_FILE).read_bytes())
+        run.final = dict(content.get("final") or {})
+        for told in content.get("rounds", ()):
+            if told["round"] in run.rounds:
+                run.rounds[told["round"]].metrics = dict(told.get("metrics") or {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return

@@ -1,0 +1,150 @@
+"""Who may see a page of the console, and which form may change something.
+
+1. The Host header names this machine's loopback: another name that leads here (DNS rebinding) is refused.
+2. A token from the terminal is exchanged, once, for a cookie; without it there is no page.
+3. A form changes something only with the cookie, a token that the page itself holds (CSRF), and an Origin
+   header that names this console.
+4. No page loads anything from elsewhere, runs a script, or is shown inside another page.
+
+Security: whoever reads this account's memory, files or terminal is not kept out; they could use the command
+line as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+ENTER: Final = "/enter"
+_MOST_BYTES: Final = 1 << 16  # of a form
+_MOST_FIELDS: Final = 50
+_SAFE: Final = ("GET", "HEAD")
+_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not "no-referrer", under which browsers send forms with "Origin: null".
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_NO_ENTRY: Final = (
+    "This page is for the person who started the console. Open the address that the terminal printed; it "
+    "works once. For a new one, end the console and start it again."
+)
+
+
+class Guard:
+    """ASGI middleware in front of every page.
+
+    Args:
+        app: the pages; a form is in ``scope["state"]["form"]``, the token for forms in ``["csrf"]``.
+        port: that the console listens on.
+    """
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+        self._cookie = f"secfed_console_{port}"  # browsers do not keep cookies of two ports apart
+        self._session = secrets.token_urlsafe(32)
+        self.token: str | None = secrets.token_urlsafe(32)  # None once it was used
+        self.csrf = hmac.new(self._session.encode(), b"forms of the console", hashlib.sha256).hexdigest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass on what is permitted."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})  # no page opens a WebSocket
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = await self._refusal(scope, receive)
+        await (refusal or self._app)(scope, receive, guarded)
+
+    async def _refusal(self, scope: Scope, receive: Receive) -> Response | None:
+        """The answer instead of the page; None for what may go on."""
+        headers = Headers(scope=scope)
+        host, method = headers.get("host", ""), scope["method"]
+        if host not in self._hosts or len(headers.getlist("host")) != 1:
+            return _text(
+                "The console answers under the address that the terminal printed, and no other.", 403
+            )
+        if method not in (*_SAFE, "POST"):
+            return _text("The console does not know this method.", 405)
+        if scope["path"] == ENTER:
+            return self._enter(scope)
+        if not self._has_cookie(headers):
+            return _text(_NO_ENTRY, 403)
+        scope.setdefault("state", {})["csrf"] = self.csrf
+        if method in _SAFE:
+            return None
+        if headers.getlist("origin") != [f"http://{host}"]:
+            return _text("This form does not come from the console. Nothing was changed.", 403)
+        form = await _form(receive)
+        if form is None:
+            return _text("This is not a form of the console. Nothing was changed.", 400)
+        if not secrets.compare_digest(form.get("csrf", "").encode(), self.csrf.encode()):
+            return _text(
+                "This form is from an earlier console. Load the page again. Nothing was changed.", 403
+            )
+        scope["state"]["form"] = form
+        return None
+
+    def _enter(self, scope: Scope) -> Response:
+        given = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=5).get("token", [""])[0]
+        if scope["method"] != "GET" or self.token is None:
+            return _text(_NO_ENTRY, 403)
+        if not secrets.compare_digest(given.encode(), self.token.encode()):
+            return _text(_NO_ENTRY, 403)
+        self.token = None
+        response = RedirectResponse("/", status_code=303)
+        response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
+        return response
+
+    def _has_cookie(self, headers: Headers) -> bool:
+        try:
+            cookies = SimpleCookie("; ".join(headers.getlist("cookie")))
+        except CookieError:
+            return False
+        given = cookies[self._cookie].value if self._cookie in cookies else ""
+        return secrets.compare_digest(given.encode(), self._session.encode())
+
+
+async def _form(receive: Receive) -> dict[str, str] | None:
+    """The fields of a form, each once; None for anything that is not one."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+        if len(body) > _MOST_BYTES:
+            return None
+    try:
+        fields = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        return None
+    return {name: values[0] for name, values in fields.items() if len(values) == 1}
+
+
+def _text(text: str, status: int) -> Response:
+    return Response(f"{text}\n", status, media_type="text/plain")

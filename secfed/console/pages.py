@@ -1,0 +1,308 @@
+"""The pages: which address shows what, and what a form does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib import resources
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from secfed.audit.privacy import phrases, to_json
+from secfed.audit.privacy.record_sections import in_words, place
+from secfed.audit.render.chromium import browser, print_to_pdf
+from secfed.config.protections import CLOSED
+from secfed.console.centre import Centre
+from secfed.console.hospital import Hospital
+from secfed.console.records import Departure, Records
+from secfed.deploy.admission import near_twins, persons
+from secfed.errors import SecfedError
+
+_REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+_DONE: Final = {
+    "approved": "Approved, and written into the signed decision log.",
+    "approved-later": "Approved. The agent writes it into the decision log before the study works.",
+    "first": "Noted. The study runs once a second person approves it from another account.",
+    "refused": "Refused, and written into the signed decision log.",
+    "refused-later": "Refused. The agent writes it into the decision log.",
+}
+_LIVE_S: Final = 10
+_READERS: Final = {
+    "masked": "The aggregator reads sums over the hospitals, and nothing of a single one.",
+    CLOSED: "The hospitals read sums. The aggregator reads nothing of a hospital, and no sum.",
+    "encrypted": "The hospitals read sums, the aggregator nothing; one hospital that helped it would be "
+    "enough to read what every hospital sent.",
+    "plain": "The aggregator reads this hospital's own numbers. Nothing protects them.",
+}
+
+
+@dataclass(frozen=True)
+class Console:
+    """What is shown: a hospital, a study centre, or records alone."""
+
+    hospital: Hospital | None
+    centre: Centre | None
+    records: Records | None
+    account: str
+
+    @property
+    def name(self) -> str:
+        """Whose console it is."""
+        return self.hospital.name if self.hospital else self.centre.name if self.centre else "Records"
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Addresses and titles of the pages."""
+        found = []
+        if self.hospital:
+            found += [("/", "Now"), ("/studies", "Studies"), ("/budgets", "Budgets")]
+            found += [("/left", "What left"), ("/decisions", "Decisions"), ("/setup", "Certificates, policy")]
+        elif self.centre:
+            found += [("/", "Studies"), ("/hospitals", "Hospitals")]
+        return [*found, ("/records", "Records")] if self.records else found
+
+
+def make_app(console: Console) -> Starlette:
+    """The application behind the guard."""
+    pages = _Pages(console)
+    routes = [Route("/static/console.css", _style), Route("/records", pages.records)]
+    routes += [Route("/records/verify", pages.verify, methods=["POST"])]
+    routes += [Route(f"/records/report.{kind}", pages.export(kind)) for kind in ("html", "pdf", "json")]
+    if console.hospital:
+        routes += [
+            Route("/", pages.now),
+            Route("/studies", pages.studies),
+            Route("/studies/{digest:str}", pages.study),
+            Route("/studies/{digest:str}/decide", pages.decide, methods=["POST"]),
+            Route("/budgets", pages.budgets),
+            Route("/left", pages.left),
+            Route("/decisions", pages.decisions),
+            Route("/setup", pages.setup),
+        ]
+    elif console.centre:
+        routes += [
+            Route("/", pages.centre),
+            Route("/hospitals", pages.hospitals),
+            Route("/runs/{digest:str}", pages.run),
+        ]
+    else:
+        routes += [Route("/", pages.records)]
+    handlers: Any = {HTTPException: pages.http_error, SecfedError: pages.failed}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+class _Pages:
+    """Handlers; those that read folders are plain functions, which Starlette runs in threads."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def _show(self, request: Request, name: str, *, status: int = 200, **values: Any) -> Response:
+        page = _ENVIRONMENT.get_template(f"{name}.html.j2")
+        live = request.query_params.get("live") == "1" and values.get("can_live", False)
+        text = page.render(
+            console=self._console,
+            path=request.url.path,
+            csrf=getattr(request.state, "csrf", ""),
+            live_s=_LIVE_S if live else None,
+            done=_DONE.get(request.query_params.get("done", "")),
+            can_live=values.pop("can_live", False),
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+    # --- hospital ----------------------------------------------------------------------------------------
+
+    @property
+    def _hospital(self) -> Hospital:
+        if self._console.hospital is None:
+            raise HTTPException(404)
+        return self._console.hospital
+
+    def now(self, request: Request) -> Response:
+        """What runs, what waits, what left last, and what an administrator has to do."""
+        hospital = self._hospital
+        left = hospital.left()
+        today = datetime.now(UTC).date()
+        yesterday = (today - timedelta(days=1)).isoformat()
+        return self._show(
+            request,
+            "now",
+            can_live=True,
+            status_now=hospital.status(),
+            waiting=[view for view in hospital.studies() if view.waits],
+            budgets=hospital.budgets(),
+            checks=[item for item in hospital.checks() if item.level != "ok"],
+            days=[("today", today.isoformat(), left), ("yesterday", yesterday, left)],
+            counted=_counted,
+            report=hospital.records.report(),
+        )
+
+    def studies(self, request: Request) -> Response:
+        """Every study that asked."""
+        views = self._hospital.studies()
+        return self._show(request, "studies", views=views, refused=self._hospital.refused_names())
+
+    def study(self, request: Request) -> Response:
+        """One study: what it would do, and the forms to decide."""
+        view = self._hospital.study(request.path_params["digest"])
+        if view is None:
+            raise HTTPException(404)
+        return self._show(
+            request,
+            "study",
+            view=view,
+            budgets=[one for one in self._hospital.budgets() if one.dataset == view.dataset],
+            warning=near_twins.WARNING,
+            readers=_READERS,
+            shown=near_twins.fingerprint(view.twins),
+        )
+
+    def decide(self, request: Request) -> Response:
+        """Approve or refuse, as the command line does, in the name of this account."""
+        site, form, digest = self._hospital.site, request.state.form, request.path_params["digest"]
+        if self._hospital.study(digest) is None:
+            raise HTTPException(404)
+        by = self._console.account
+        if form.get("decision") == "approve":
+            shown = near_twins.fingerprint(near_twins.noted(site.state, digest))
+            # A twin that was noted after the page was shown was not read by anybody.
+            despite = form.get("twins") == "yes" and form.get("shown") == shown
+            item = persons.approve(site, digest, by, despite_twins=despite)
+            if item.state == "held":
+                done = "first"
+            else:
+                done = "approved" if persons.record(site, persons.APPROVED_LATER) else "approved-later"
+        elif form.get("decision") == "refuse":
+            persons.refuse(site, digest, by)
+            done = "refused" if persons.record(site, persons.REFUSED_LATER) else "refused-later"
+        else:
+            raise HTTPException(400)
+        self._hospital.records.changed()
+        return RedirectResponse(f"/studies/{digest}?done={done}", status_code=303)
+
+    def budgets(self, request: Request) -> Response:
+        """What is left."""
+        budgets, records = self._hospital.budgets(), self._hospital.records
+        return self._show(request, "budgets", budgets=budgets, why=records.why)
+
+    def left(self, request: Request) -> Response:
+        """What left, by day."""
+        today = datetime.now(UTC).date()
+        names = {today.isoformat(): "Today", (today - timedelta(days=1)).isoformat(): "Yesterday"}
+        days = {day: list[Departure]() for day in names} | dict(self._hospital.left())
+        newest = sorted(days.items(), key=lambda pair: pair[0], reverse=True)  # without a date: last
+        return self._show(request, "left", days=newest, names=names)
+
+    def decisions(self, request: Request) -> Response:
+        """The decision log, the newest entry first."""
+        report = self._hospital.records.report()
+        logs = [log for log in report.decisions if log.site == self._hospital.name] if report else []
+        return self._show(request, "decisions", logs=logs, in_words=in_words, place=place)
+
+    def setup(self, request: Request) -> Response:
+        """Keys, certificates, roster and policy."""
+        text, problem = self._hospital.policy()
+        return self._show(request, "setup", checks=self._hospital.checks(), text=text, problem=problem)
+
+    # --- study centre ------------------------------------------------------------------------------------
+
+    @property
+    def _centre(self) -> Centre:
+        if self._console.centre is None:
+            raise HTTPException(404)
+        return self._console.centre
+
+    def centre(self, request: Request) -> Response:
+        """Every run."""
+        return self._show(request, "centre", can_live=True, runs=self._centre.runs())
+
+    def hospitals(self, request: Request) -> Response:
+        """Every member, with what the aggregator knows of it."""
+        return self._show(request, "hospitals", can_live=True, members=self._centre.members())
+
+    def run(self, request: Request) -> Response:
+        """One run, round by round."""
+        run = self._centre.run(request.path_params["digest"])
+        if run is None:
+            raise HTTPException(404)
+        return self._show(request, "run", can_live=True, run=run)
+
+    # --- officer -----------------------------------------------------------------------------------------
+
+    @property
+    def _records(self) -> Records:
+        if self._console.records is None:
+            raise HTTPException(404)
+        return self._console.records
+
+    def records(self, request: Request) -> Response:
+        """The newest check, its exports, and the button to check again."""
+        report = self._records.report()
+        return self._show(request, "records", report=report, why=self._records.why, can_print=bool(browser()))
+
+    def verify(self, _request: Request) -> Response:
+        """Check everything again, now."""
+        self._records.report(anew=True)
+        return RedirectResponse("/records", status_code=303)
+
+    def export(self, kind: str) -> Callable[[Request], Response]:
+        """The report as a file of one kind."""
+
+        def respond(_request: Request) -> Response:
+            report, page = self._records.report(), self._records.page()
+            if report is None or page is None:  # there is nothing to report on yet
+                raise HTTPException(404)
+            if kind == "html":
+                return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
+            data: bytes | None = to_json(report).encode()
+            if kind == "pdf":
+                program = browser()
+                data = print_to_pdf(page, program) if program else None
+            if data is None:
+                raise HTTPException(404)
+            named = {"Content-Disposition": f'attachment; filename="audit-report.{kind}"'}
+            return Response(data, media_type=f"application/{kind}", headers=named)
+
+        return respond
+
+    # --- what went wrong ---------------------------------------------------------------------------------
+
+    def http_error(self, request: Request, error: HTTPException) -> Response:
+        """A page that does not exist, or a form without a decision."""
+        text = "There is no such page." if error.status_code == 404 else "This cannot be done here."
+        return self._show(request, "problem", status=error.status_code, text=text, remedy="")
+
+    def failed(self, request: Request, error: SecfedError) -> Response:
+        """What happened, and the remedy."""
+        return self._show(request, "problem", status=409, text=error.message, remedy=error.remedy)
+
+
+def _counted(left: list[tuple[str, list[Any]]], day: str) -> int:
+    return sum(len(many) for one, many in left if one == day)
+
+
+def _style(_request: Request) -> Response:
+    text = resources.files("secfed.console").joinpath("console.css").read_text("utf-8")
+    return Response(text, media_type="text/css")
+
+
+_ENVIRONMENT: Final = Environment(
+    loader=PackageLoader("secfed.console", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    finalize=lambda value: phrases.printable(value) if type(value) is str else value,
+)
+_ENVIRONMENT.filters.update(
+    up=phrases.number_up, down=phrases.number_down, moment=phrases.moment, delta=phrases.delta
+)
+_ENVIRONMENT.globals.update(phrases=phrases)

@@ -1,0 +1,75 @@
+"""The server of ``secfed console``: on the loopback of this machine, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from secfed.console.centre import Centre
+from secfed.console.guard import ENTER, Guard
+from secfed.console.hospital import Hospital
+from secfed.console.pages import Console, make_app
+from secfed.console.records import Records
+from secfed.deploy.admission.persons import account
+from secfed.errors import ConfigError
+
+_LOOPBACK: Final = "127.0.0.1"
+_SITE_FILE: Final = "request.json"
+_CONSORTIUM_FILE: Final = "consortium.json"
+
+
+def opened(folders: Sequence[Path]) -> Console:
+    """What some folders hold: a site's, a consortium's with its runs, or records alone.
+
+    ``ConfigError``: a folder that does not exist, or several of which one is a site's.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder", remedy="name a site's, a consortium's or a run's")
+    sites = [folder for folder in folders if (folder / _SITE_FILE).is_file()]
+    if sites and len(folders) > 1:
+        message = f"{sites[0]}: is a site's folder, and a console shows one site"
+        raise ConfigError(message, remedy="name this folder alone")
+    if sites:
+        hospital = Hospital(sites[0])
+        return Console(hospital, None, hospital.records, account())
+    centres = [folder for folder in folders if (folder / _CONSORTIUM_FILE).is_file()]
+    if len(centres) > 1:
+        raise ConfigError("several consortia are named", remedy="name one, and the folders of its runs")
+    runs = [folder for folder in folders if folder not in centres]
+    centre = Centre(centres[0] if centres else None, runs)
+    if not centres and not centre.runs():
+        message = f"{folders[0]}: neither a site's folder nor a consortium's, and no run is in it"
+        raise ConfigError(message, remedy="name one, or the folder that --out named")
+    return Console(None, centre, Records(runs) if runs else None, account())
+
+
+def serve(console: Console, port: int, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; ``ready`` is called with the address that works once.
+
+    ``ConfigError``: the port is taken.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((_LOOPBACK, port))
+        except OSError as error:
+            raise ConfigError(
+                f"--port {port}: {os.strerror(error.errno or 0)}", remedy="choose another, or leave it out"
+            ) from None
+        number = listening.getsockname()[1]
+        guard = Guard(make_app(console), number)
+        if console.records is not None:
+            console.records.report()  # before anybody waits for it
+        listening.listen(64)
+        ready(f"http://{_LOOPBACK}:{number}{ENTER}?token={guard.token}")
+        # No access log: the address with the token would be in it.
+        config = uvicorn.Config(
+            guard, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none"
+        )
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,282 @@
+"""What the pages say, and what their forms do: the same as the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secfed.console.centre import Centre
+from secfed.console.guard import Guard
+from secfed.console.pages import make_app
+from secfed.console.serve import opened as opened_folders
+from secfed.deploy.admission import near_twins, persons, waiting
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.near_twins import NearTwin
+from secfed.errors import ConfigError, PolicyRefused
+from secfed.study.study import Study
+from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, permit
+from tests.secfed.console.console_case import (
+    BASE,
+    DIGEST,
+    PAST,
+    PORT,
+    WAITING,
+    Opened,
+    ask,
+)
+from tests.secfed.run_case import secfed
+
+STUDY = f"/studies/{DIGEST}"
+DECIDE = f"{STUDY}/decide"
+
+
+def text(client: Any, address: str, status: int = 200) -> str:
+    answer = client.get(address)
+    assert answer.status_code == status, answer.text
+    return " ".join(unescape(answer.text).split())
+
+
+def log(opened: Opened) -> list[dict[str, Any]]:
+    lines = (opened.site.state / "decisions.jsonl").read_text().splitlines()
+    return [{"kind": entry["kind"], **entry["body"]} for entry in map(json.loads, lines)]
+
+
+def test_a_pending_study_says_what_it_would_do_what_leaves_and_what_it_costs(opened: Opened) -> None:
+    client = opened.entered()
+    assert f'href="{STUDY}"' in text(client, "/")
+    page = text(client, STUDY)
+    assert "data set “wards”" in page
+    assert "together with hospital-2, hospital-3" in page
+    assert "epsilon 8.0 at delta 0.0001, for each record" in page
+    assert "The aggregator reads sums over the hospitals, and nothing of a single one." in page
+    assert "every round" in page
+    assert "of epsilon 20 left" in page
+    assert '<th scope="row">algorithm.learning_rate</th>' in page
+
+
+def test_approving_is_what_the_command_line_does_and_the_log_has_the_account(opened: Opened) -> None:
+    client = opened.entered()
+    answer = client.post(
+        DECIDE, data={"csrf": opened.guard.csrf, "decision": "approve"}, headers={"Origin": BASE}
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{STUDY}?done=approved")
+    assert Approvals(opened.site.approvals_path).state(WAITING.digest()) is ApprovalState.APPROVED
+    entry = log(opened)[-1]
+    assert (entry["kind"], entry["name"], entry["digest"]) == ("approved", "tiny", DIGEST)
+    assert entry["by"] == "dr.weiss"
+    assert "approved by dr.weiss" in text(client, "/decisions")
+    assert "written into the signed decision log" in text(client, f"{STUDY}?done=approved")
+    assert opened.post(client, DECIDE, decision="refuse") == 303
+    assert (log(opened)[-1]["kind"], log(opened)[-1]["by"]) == ("withdrawn", "dr.weiss")
+    assert opened.post(client, DECIDE, decision="something") == 400
+    assert opened.post(client, f"/studies/{'0' * 64}/decide", decision="approve") == 404
+    assert secfed("audit", "verify", opened.site.folder).exit_code == 0
+
+
+def test_the_command_line_writes_the_account_too(opened: Opened) -> None:
+    done = secfed("agent", "approve", DIGEST[:16], "--dir", opened.site.folder)
+    assert done.exit_code == 0, done.output
+    assert log(opened)[-1]["by"] == persons.account()
+
+
+def test_two_persons_approve_where_the_policy_wants_them(opened: Opened) -> None:
+    permit(opened.site, "manual", "four_eyes = true\n" + BUDGETED)
+    client, store = opened.entered(), Approvals(opened.site.approvals_path)
+    assert opened.post(client, DECIDE, decision="approve") == 303
+    assert store.state(WAITING.digest()) is ApprovalState.HELD
+    assert "approved by dr.weiss; waits for a second person" in text(client, STUDY)
+    assert opened.post(client, DECIDE, decision="approve") == 409  # the same person
+    assert store.state(WAITING.digest()) is ApprovalState.HELD
+    with pytest.raises(PolicyRefused, match="waits for the approval"):
+        store.require("tiny", WAITING.digest(), opened.site.pinned().since, manual=True)  # type: ignore[union-attr]
+    persons.approve(opened.site, DIGEST, "it.braun", despite_twins=False)
+    persons.record(opened.site, "")
+    assert store.state(WAITING.digest()) is ApprovalState.APPROVED
+    assert log(opened)[-1]["by"] == "dr.weiss, it.braun"
+
+
+def test_two_persons_and_an_automatic_policy_do_not_go_together(opened: Opened) -> None:
+    permit(opened.site, "automatic", "four_eyes = true\n" + BUDGETED)
+    with pytest.raises(ConfigError, match="four_eyes"):
+        persons.approve(opened.site, DIGEST, "a", despite_twins=False)
+
+
+def test_near_twins_are_shown_and_approved_only_by_who_saw_them(opened: Opened) -> None:
+    client = opened.entered()
+    twins = (NearTwin(f"earlier-{'1' * 64}", "earlier (ended 2026-03-02): same data set wards"),)
+    near_twins.note(opened.site.state, DIGEST, twins)
+    page = text(client, STUDY)
+    assert twins[0].text in page
+    assert opened.post(client, DECIDE, decision="approve") == 409
+    assert opened.post(client, DECIDE, decision="approve", twins="yes", shown="") == 409  # an older page
+    shown = near_twins.fingerprint(twins)
+    assert f'value="{shown}"' in page
+    assert opened.post(client, DECIDE, decision="approve", twins="yes", shown=shown) == 303
+    assert Approvals(opened.site.approvals_path).state(WAITING.digest()) is ApprovalState.APPROVED
+
+
+def test_what_left_and_what_is_left_and_whether_it_verifies(opened: Opened) -> None:
+    client = opened.entered()
+    left = text(client, "/left")
+    yesterday = left[left.index("Yesterday") :]
+    assert yesterday.count("earlier (") == 2
+    assert "2,054 exact" in yesterday
+    assert "Nothing left." in left[: left.index("Yesterday")]
+    assert "Yesterday" in text(client, "/")
+    assert "2 sums with numbers of this hospital" in text(client, "/")
+    assert "of epsilon 20 left" in text(client, "/budgets")
+    assert "more payment" in text(client, "/budgets")
+    assert "everything verifies" in text(client, "/records")
+    ledger = next(opened.site.state.glob("ledger-*.jsonl"))
+    ledger.write_bytes(ledger.read_bytes().replace(b'"round":2', b'"round":3', 1))
+    assert opened.post(client, "/records/verify") == 303
+    assert "does not verify" in text(client, "/records")
+    assert "do not verify" in text(client, "/")
+
+
+def test_exports(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = opened.entered()
+    assert "What this means" in text(client, "/records/report.html")
+    answer = client.get("/records/report.json")
+    assert answer.json()["verification"]["verified"] is True
+    assert answer.headers["content-disposition"] == 'attachment; filename="audit-report.json"'
+    monkeypatch.setattr("secfed.console.pages.browser", lambda: None)
+    assert client.get("/records/report.pdf").status_code == 404
+    assert "report.pdf" not in text(client, "/records")
+
+
+def test_setup_has_certificates_and_the_policy(opened: Opened) -> None:
+    page = text(opened.entered(), "/setup")
+    assert "in order" in page
+    assert "[[data.budget]]" in page
+
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=y>"
+
+
+def test_hostile_texts_stay_text(opened: Opened) -> None:
+    content = waiting.noted(opened.site.state, DIGEST)
+    assert content is not None
+    content["data_set"] = content["exchanges"][0]["name"] = HOSTILE
+    content["exchanges"][0]["fields"] = [f"{HOSTILE}\N{RIGHT-TO-LEFT OVERRIDE}"]
+    (opened.site.state / "waiting" / f"{DIGEST}.json").write_text(json.dumps(content))
+    path = opened.site.state / "offers" / f"{DIGEST}.json"
+    offer = json.loads(path.read_text())
+    offer["tables"]["model"]["name"] = offer["tables"]["study"]["purpose"] = HOSTILE
+    path.write_text(json.dumps({**offer, "sites": [HOSTILE]}))
+    near_twins.note(opened.site.state, DIGEST, (NearTwin("x", HOSTILE),))
+    opened.site.policy_path.write_text(f'# {HOSTILE}\nfour_eyes = "{HOSTILE}"')
+    client = opened.entered()
+    for address in (STUDY, "/", "/studies", "/setup"):
+        raw = client.get(address).text
+        assert "<script" not in raw
+        assert "<img" not in raw
+        assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in raw
+    assert HOSTILE in unescape(client.get(STUDY).text)
+    assert HOSTILE in unescape(client.get("/setup").text)
+    assert "<script" not in client.get(f"{STUDY}?done=<script>").text
+
+
+def test_a_hospital_without_a_past_has_all_pages(tmp_path: Path) -> None:
+    from tests.deploy.enrol_case import site
+
+    made = site(tmp_path, "charite")
+    console = opened_folders([made.folder])
+    guard = Guard(make_app(console), PORT)
+    client = Opened(made, None, console, guard, None, tmp_path).entered()  # type: ignore[arg-type]
+    assert "There are no signed records yet." in text(client, "/")
+    assert "No study has asked this hospital yet." in text(client, "/studies")
+    for address, _ in console.links:
+        assert client.get(address).status_code == 200
+    assert "There is no such page." in text(client, "/nothing", 404)
+    assert client.get("/records/report.html").status_code == 404
+
+
+def test_an_admitted_study_is_no_longer_kept_as_waiting(opened: Opened) -> None:
+    assert waiting.noted(opened.site.state, DIGEST) is not None
+    persons.approve(opened.site, DIGEST, "a", despite_twins=False)
+    with pytest.raises(AssertionError, match="let in"):
+        ask(opened.site, opened.roster)
+    assert waiting.noted(opened.site.state, DIGEST) is None
+
+
+class TestCentre:
+    @pytest.fixture
+    def client(self, opened: Opened) -> Any:
+        console = opened_folders([opened.centre.folder, opened.run])
+        guard = Guard(make_app(console), PORT)
+        return Opened(opened.site, opened.roster, console, guard, opened.centre, opened.run).entered()
+
+    def test_it_shows_rounds_and_who_took_part_and_nothing_of_a_single_hospital(
+        self, client: Any, opened: Opened
+    ) -> None:
+        assert "earlier (" in text(client, "/")
+        assert "round 2 of 1 done" in text(client, "/")
+        run = text(client, f"/runs/{PAST.digest().hex()}")
+        assert "3 of 3" in run
+        hospitals = text(client, "/hospitals")
+        assert all(name in hospitals for name in NAMES)
+        assert "in the sum of round 2" in hospitals
+        pages = run + hospitals + text(client, "/") + text(client, "/records/report.html")
+        for secret in ("2,054", "spent of", DIGEST, "eval/records", "0.weight"):
+            assert secret not in pages
+        for page in ("/budgets", "/left", "/decisions", "/studies", f"/runs/{DIGEST}"):
+            assert client.get(page).status_code == 404
+
+    def test_a_hospitals_own_transcript_is_not_for_the_centre(self, opened: Opened) -> None:
+        assert [run.folder.name for run in Centre(None, [opened.site.state / "studies"]).runs()] == []
+        assert len(Centre(None, [opened.run]).runs()) == 1
+
+    def test_a_line_that_is_being_written_is_left_out(self, opened: Opened) -> None:
+        path = opened.run / "transcript.jsonl"
+        path.write_bytes(path.read_bytes() + b'{"body": {"round"')
+        (opened.run / "run.json").write_text('{"final": {"accuracy": 0.9}, "rounds": [{"round": 1}]}')
+        (run,) = Centre(None, [opened.run]).runs()
+        assert (len(run.rounds), run.final) == (2, {"accuracy": 0.9})
+
+
+def test_folders_that_are_no_console(opened: Opened, tmp_path: Path) -> None:
+    for folders, reason in (
+        ([tmp_path / "absent"], "no such folder"),
+        ([opened.centre.folder / "ca"], "neither a site's folder"),
+        ([opened.site.folder, opened.run], "shows one site"),
+        ([opened.centre.folder, opened.centre.folder], "several consortia"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            opened_folders(folders)
+
+
+def test_without_the_extra_one_line_says_which(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.startswith(("secfed.console", "uvicorn"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    done = secfed("console", tmp_path)
+    assert done.exit_code == ConfigError.exit_code
+    assert "the console needs the package uvicorn" in done.stderr
+    assert "'.[web]'" in done.stderr
+
+
+def test_help() -> None:
+    done = secfed("console", "--help")
+    assert done.exit_code == 0
+    assert "Only this machine can open them" in done.output
+
+
+def test_the_server_listens_on_the_loopback_only(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    from secfed.console import serve
+
+    addresses: list[Any] = []
+    monkeypatch.setattr(
+        serve.uvicorn.Server, "run", lambda _self, sockets: addresses.extend(s.getsockname() for s in sockets)
+    )
+    told: list[str] = []
+    serve.serve(opened.console, 0, told.append)
+    ((host, port),) = addresses
+    assert host == "127.0.0.1"
+    assert told[0].startswith(f"http://127.0.0.1:{port}/enter?token=")
+    assert Study.parse(PRIVATE).name == "tiny"
