@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions, MeanOptions
+from secfed.algorithms.federated_averaging.selection import matching
 from secfed.algorithms.federated_averaging.weighted_plan import NOISED
 from secfed.algorithms.framework.batch_norm import BatchNorm
 from secfed.algorithms.framework.datasets import SiteData
@@ -33,13 +34,15 @@ from secfed.errors import ConfigError
 from secfed.wire.layout import State, Summands
 
 _KEY: Final = "algorithm.local_layers"
+_GLOB: Final = frozenset("*?[")
 
 
 class FedBnOptions(FedAvgOptions):
     """Options of ``fedbn``: those of ``fedavg``, and the layers that never leave."""
 
     local_layers: tuple[str, ...] = Field(
-        default=(), description="names of the layers that never leave, as PyTorch names the model's modules"
+        default=(),
+        description="names of the layers that never leave, as PyTorch names the model's modules, or patterns",
     )
 
     @model_validator(mode="after")
@@ -69,7 +72,10 @@ class FedBn(FedAvg):
 
     def _layers(self, model: nn.Module) -> tuple[str, ...]:
         """Names of the layers that never leave."""
-        named = self.options.local_layers
+        every = [name for name, _ in model.named_modules() if name]  # "" is the whole model
+        globs = [name for name in self.options.local_layers if _GLOB.intersection(name)]
+        exact = (name for name in self.options.local_layers if name not in globs)
+        named = (*exact, *sorted(matching(every, globs, _KEY)))
         if self.options.batch_norm != "local":
             return named
         norms = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]

@@ -15,10 +15,9 @@ Source: flwr.client.NumPyClient, Flower 1.x (get_parameters, fit, evaluate).
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
@@ -27,44 +26,29 @@ from secfed.algorithms.framework.datasets import SiteData
 from secfed.algorithms.framework.randomness import seeded
 from secfed.wire.layout import Summands
 
-Arrays = list[NDArray[Any]]
 _ROWS: Final = 256  # of one forward pass
-
-
-class NumPyClient(Protocol):
-    """What is used of a Flower client."""
-
-    def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, Any]:
-        """Train from these parameters; the new ones first."""
 
 
 class FlowerClients(WeightedMean):
     """Federated averaging of what Flower clients train."""
 
-    def client(self, model: nn.Module, data: SiteData) -> NumPyClient:
-        """This site's client: its parameters are ``model.state_dict().values()``, in that order."""
+    def client(self, model: nn.Module, data: SiteData) -> Any:
+        """This site's NumPyClient; its parameters are ``model.state_dict().values()``, in that order."""
         raise NotImplementedError
-
-    def fit_config(self, context: LocalContext) -> dict[str, Any]:
-        """What ``fit`` is told."""
-        return {"server_round": context.round}
 
     def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
         """How far the client's training moved the parameters, and the loss on its records afterwards."""
         own = list(model.state_dict().values())
         given = [value.detach().cpu().numpy().copy() for value in own]
         with seeded(context.seed, "train", context.site, context.round):
-            fitted = self.client(model, data).fit(given, self.fit_config(context))[0]
+            fitted = self.client(model, data).fit(given, {"server_round": context.round})[0]
         if len(fitted) != len(own):
             # No error of secfed's own: a hospital adds zeros, so that nobody learns what its records caused.
             raise ValueError(f"fit returned {len(fitted)} arrays, not one per entry of model.state_dict()")
         with torch.no_grad():
             for value, array in zip(own, fitted, strict=True):
                 value.copy_(torch.as_tensor(array).to(value.dtype))
-            records = zip(torch.split(data.train_x, _ROWS), torch.split(data.train_y, _ROWS), strict=True)
-            loss = 0.0
-            for x, y in records:
-                scores = model.eval()(x.to(context.device))
-                loss += float(self.task.summed_loss(scores, y.to(context.device)))
-        update = self.difference(model, context.received)
-        return {**update, "train_loss": loss / len(data.train_y)}
+            known, device = data.train_y.to(context.device), context.device
+            scores = torch.cat([model.eval()(x.to(device)) for x in torch.split(data.train_x, _ROWS)])
+            loss = float(self.task.criterion(scores, known))
+        return {**self.difference(model, context.received), "train_loss": loss}

@@ -37,6 +37,7 @@ class LocalContext:
     privacy: LocalPrivacy | None = None  # runs every step, under the study's [privacy]
     sums: UnitSums | None = None  # clips every unit, where the sum carries the noise
     settings: StepSettings = _PLAIN  # of steps without [privacy]
+    rate: float = 1.0  # what the schedule multiplies the step size of this round by
 
     def generator(self, phase: str = TRAIN) -> torch.Generator:
         """Decides the order of the records."""
@@ -44,6 +45,9 @@ class LocalContext:
 
     def train(self, training: Training, epochs: int, phase: str = TRAIN) -> float:
         """Train in place: mean loss per record, or NaN under ``[privacy]``, where steps are paid for."""
+        if self.rate != 1.0:
+            for group in training.optimiser.param_groups:
+                group["lr"] *= self.rate
         if self.privacy is not None:
             # Random layers then draw from the site's secret stream: a public seed would undo the guarantee.
             return self.privacy.train_locally(training, epochs=epochs, device=self.device, phase=phase)

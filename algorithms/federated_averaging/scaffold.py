@@ -86,7 +86,8 @@ class Scaffold(FedAvg):
         steps = add_to_gradients(training.optimiser, [one.to(context.device) for one in corrections])
         loss = context.train(training, self.options.local_epochs)
         update = self.difference(model, context.received)
-        distance, bound = len(steps) * self.options.learning_rate, self.setting.study.protection.bound
+        rate = self.options.learning_rate * context.rate
+        distance, bound = len(steps) * rate, self.setting.study.protection.bound
         changes = {
             name: (-shared[f"control/{name}"] - update[f"update/{name}"] / distance).clamp(-bound, bound)
             for name in self.trained

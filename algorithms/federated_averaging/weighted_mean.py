@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from secfed.algorithms.federated_averaging.best_round import BestRound
 from secfed.algorithms.federated_averaging.local_context import LocalContext
-from secfed.algorithms.federated_averaging.weighted_plan import STATE, UPDATE, Means, WeightedPlan
+from secfed.algorithms.federated_averaging.weighted_plan import STATE, STOPPED, UPDATE, Means, WeightedPlan
 from secfed.algorithms.framework.base import Metrics, SiteProgram, fitting, no_exchange
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.parameters import write_parameters
-from secfed.algorithms.framework.server_state import ModelServer, copies, model_of, part_of
+from secfed.algorithms.framework.server_state import MODEL, ModelServer, copies, model_of, part_of
 from secfed.dp.training.plain_loop import choose_device
 from secfed.dp.training.step import StepSettings
 from secfed.errors import RangeError, WrongState
@@ -129,7 +130,11 @@ class WeightedMeanSite(SiteProgram):
 
         if self._privacy is None:
             evaluate()
-        if exchange.name == UPDATE:
+        over = STOPPED in broadcast and bool(broadcast[STOPPED])
+        if over:  # where only sites read sums, the aggregator goes on asking: nothing is trained or spent
+            fields = [one for one in exchange.layout.fields if not one.name.startswith("eval/")]
+            summands.update({field.name: torch.zeros(field.shape) for field in fields})
+        elif exchange.name == UPDATE:
             summands.update(otherwise({}, self._train_on, round_number, received, part_of(broadcast, STATE)))
         if self._privacy is not None:
             evaluate()  # training comes first: it pays, or refuses, before any record is touched
@@ -179,6 +184,7 @@ class WeightedMeanSite(SiteProgram):
             self._privacy,
             self._sums,
             StepSettings.of(algorithm.options),
+            algorithm.rate(round_number),
         )
         algorithm.receive(context)
         self._memory = copies(context.memory)
@@ -198,11 +204,29 @@ class WeightedMeanServer(ModelServer):
         super().__init__(algorithm.initial)
         self._algorithm = algorithm
         self._state = copies(algorithm.server_state())
+        self._best = BestRound(algorithm.options, algorithm.initial)
+
+    def model(self) -> State:
+        """The newest model, or the best one where the study keeps that."""
+        return self._best.kept(self._model)
+
+    @property
+    def stopped(self) -> int | None:
+        """The round that ended training early, if one did."""
+        return self._best.stopped
+
+    def kept(self, rounds: int) -> int:
+        """The best round, or the last."""
+        last = rounds if self.stopped is None else self.stopped
+        return last if self._best.round is None else self._best.round
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """The current model, and the server's state where sites need it."""
         del round_number, exchange
-        return {**self.model(), **(self._named_state() if self._algorithm.shares_state else {})}
+        stops = self._algorithm.options.patience is not None
+        flag = {STOPPED: torch.tensor(float(self.stopped is not None))} if stops else {}
+        state = self._named_state() if self._algorithm.shares_state else {}
+        return {**copies(self._model), **state, **flag, **copies(self._algorithm.home)}
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Take in one exchange: metrics of the model that was broadcast, then the step to the next.
@@ -213,10 +237,14 @@ class WeightedMeanServer(ModelServer):
         if statistics is not None and exchange in statistics.exchanges:
             self._model.update(statistics.found(exchange, totals))
             return
-        metrics = self._metrics.of(round_number - 1)
+        # After the end of training all rounds measure the same model.
+        version = round_number - 1 if self.stopped is None else min(round_number - 1, self.stopped)
+        metrics = self._metrics.of(version)
         noise = self._algorithm.metric_noise(totals)
         metrics.update(self._algorithm.task.finish(totals, deviation=noise))
-        if exchange.name != UPDATE:
+        over = self.stopped is not None and round_number > self.stopped
+        self._best.measured(version, metrics, self._model)
+        if exchange.name != UPDATE or over:
             return
         # A layout without weights is that of site-level privacy: every survivor counts the same.
         weight = totals.scalar("weight") if "weight" in totals else float(len(totals.survivors))
@@ -228,12 +256,14 @@ class WeightedMeanServer(ModelServer):
 
     def save(self) -> State:
         """Model, metrics and what the algorithm keeps."""
-        return {**super().save(), **self._named_state()}
+        newest = {MODEL + name: value for name, value in copies(self._model).items()}
+        return {**newest, **self._metrics.save(), **self._named_state(), **self._best.save()}
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`."""
         super().load(state)
         self._state = model_of(state, self._state, STATE)
+        self._best.load(state)
 
     def _named_state(self) -> dict[str, torch.Tensor]:
         return {STATE + name: value.clone() for name, value in self._state.items()}

@@ -16,6 +16,7 @@ from torch import nn
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions, MeanOptions
+from secfed.algorithms.federated_averaging.selection import check_home, home_numbers, with_selection
 from secfed.algorithms.framework.base import LOSS_BOUND, PARAMETERS, Algorithm, check_round
 from secfed.algorithms.framework.batch_norm import BatchNorm, PooledStatistics, with_batch_norm
 from secfed.algorithms.framework.datasets import SiteData, SiteId, check_site
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 UPDATE: Final = "update"
 EVALUATE: Final = "evaluate"
 STATE: Final = "state/"  # of the server, in broadcasts and checkpoints
+STOPPED: Final = "study/stopped"  # in broadcasts of studies with patience: 1 once training has ended
+_BESIDE: Final = (STATE, "study/")  # beside the model, in broadcasts
 _EVERYONE: Final = "all"
 NOISED: Final = (UPDATE, "eval", "weight")  # by FedAvg's local steps; a weight is constant or unprotected
 
@@ -82,7 +85,7 @@ class WeightedPlan(Algorithm):
 
     def __init__(self, setting: Setting, options: MeanOptions) -> None:
         batch_norm = self._batch_norm(setting, options)
-        self.setting, self.options = with_batch_norm(setting, batch_norm), options
+        self.setting, self.options = with_selection(with_batch_norm(setting, batch_norm), options), options
         setting, self.data = self.setting, setting.labelled()
         self.task = task_of(setting, getattr(options, "task", "classification"))
         model = setting.model()
@@ -90,6 +93,7 @@ class WeightedPlan(Algorithm):
         if isinstance(setting.study.model, OwnOptions) or self.task.outputs != (self.data.classes,):
             check_scores(model, self.data.input_shape, self.task.outputs)
         self.initial: State = read_parameters(model)
+        self.home = home_numbers(model)
         self.check_privacy()
         check_steps(options, setting.study.privacy)
         privacy = setting.study.privacy
@@ -97,6 +101,7 @@ class WeightedPlan(Algorithm):
         self._noise_in_sum = privacy is not None and privacy.in_sum
         self._sampled = setting.study.protection.sites_per_round is not None
         self._check_sampling()
+        self._check_best()
         # Noise in the sum covers a whole exchange, so what leaves without noise has one of its own; where
         # cohorts change, evaluation has one that asks the same sites every time.
         self._evaluates_apart = self._noise_in_sum or self._sampled
@@ -198,6 +203,13 @@ class WeightedPlan(Algorithm):
         trained = read_parameters(model)
         return {f"update/{name}": trained[name] - received[name] for name in self.trained}
 
+    def rate(self, round_number: int) -> float:
+        """What the local step size of a round is multiplied by."""
+        options = self.options
+        if not isinstance(options, FedAvgOptions):
+            return 1.0
+        return options.rate(round_number, self.setting.study.rounds)
+
     def weight(self, records: int) -> float:
         """A site's weight in the mean, 0 < w <= 1. It never leaves the site but inside a sum."""
         if self.options.weighting == "equal":
@@ -221,6 +233,20 @@ class WeightedPlan(Algorithm):
                 f"protection.sites_per_round: {self.setting.study.algorithm.name} sums what follows from "
                 "numbers of records, and sums over changing cohorts could be solved for them",
                 remedy="remove it, or use fedavg",
+            )
+
+    def _check_best(self) -> None:
+        """Refuse a choice by metrics that never leave, or of models of which sites keep a part."""
+        options = self.options
+        if options.keep == "best" and self.personal:
+            raise ConfigError(
+                "algorithm.keep: sites keep a part of the model, and that of the last round",
+                remedy="remove it",
+            )
+        if (options.keep == "best" or options.patience) and self._metrics == "withheld":
+            raise ConfigError(
+                "algorithm.keep and algorithm.patience: are decided by metrics, which do not leave",
+                remedy='remove them, or set privacy.metrics = "private" or "unprotected"',
             )
 
     def _batch_norm(self, setting: Setting, options: MeanOptions) -> BatchNorm | None:
@@ -309,11 +335,14 @@ class WeightedPlan(Algorithm):
         """Refuse a broadcast that is not this study's model, by names and shapes."""
         del round_number, exchange
         state = shapes_of(self.server_state(), STATE) if self.shares_state else {}
-        check_shapes(broadcast, shapes_of(self.initial) | state)
+        if self.options.patience is not None:
+            state[STOPPED] = ()
+        check_shapes(broadcast, shapes_of(self.initial) | state | shapes_of(self.home))
+        check_home(self.home, broadcast)
 
     def model_in(self, broadcast: State) -> State:
-        """The model in a broadcast, without the server's state."""
-        return {name: value for name, value in broadcast.items() if not name.startswith(STATE)}
+        """The model in a broadcast, without what else is in it."""
+        return {name: value for name, value in broadcast.items() if not name.startswith(_BESIDE)}
 
     def site_data(self, site_id: SiteId) -> SiteData:
         """One site's checked records."""

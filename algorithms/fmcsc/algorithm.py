@@ -91,6 +91,8 @@ class Fmcsc(PlannedStages[FmcscStage]):
         centres = (plan.classes, plan.features)
         if stage.kind == "table":
             expected["centres"] = (len(plan.groups), *centres)
+        elif stage.kind == "split":
+            expected |= {"centres": (1, *centres), "active": ()}
         elif stage.kind == "kmeans":
             expected |= {"centres": (plan.runs(stage.group), *centres), "active": ()}
         check_shapes(broadcast, expected)

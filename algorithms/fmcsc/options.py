@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.framework.step_options import DeviceOptions
+from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 
@@ -57,6 +58,12 @@ class FmcscOptions(DeviceOptions):
     clustering: Literal["euclidean", "spherical"] = Field(
         default="euclidean",
         description='"euclidean" (as published) or "spherical" (centres of norm 1, as the features have)',
+    )
+    starts: Literal["random", "divisive"] = Field(
+        default="random",
+        json_schema_extra=LATER,
+        description='"random" or "divisive" (the first restart begins with splits by covariances; for many '
+        "clusters)",
     )
     restarts: int = Field(default=20, ge=1, description="starts of k-means side by side, at least 1")
     kmeans_iterations: int = Field(default=30, ge=1, description="sums of k-means over multi-view sites")

@@ -4,7 +4,8 @@ A site with all views trains for every group, one with one view for its own; eac
 
     rounds 1 .. P        pretrain                                       sampled sites
     rounds P+1 .. R      train-full, train-view-1, .., train-view-V     one sum per group
-    round R+1            score-moments, score-full-01 ..,               k-means as sums (start, iterations)
+    round R+1            score-moments, score-split-1 ..,               k-means as sums: start (splits if
+                         score-full-01 ..,                              divisive), iterations
                          score-view-1-01 .., score-table                per group, and one table
 
 Under ``[privacy]`` no loss leaves; with the site as the unit a layout holds updates only: all of it gets
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+from secfed.algorithms.fmcsc import divisive
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
@@ -26,7 +28,7 @@ from secfed.algorithms.framework.staged import RoundPlan
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Field
 
-Kind = Literal["pretrain", "train", "moments", "kmeans", "table"]
+Kind = Literal["pretrain", "train", "moments", "split", "kmeans", "table"]
 
 FULL: Final = 0  # the group of all views; the group of view v is v + 1
 _SQUARED_DISTANCE: Final = 64.0  # of a unit vector to a centre; starts lie outside the unit ball, but not far
@@ -39,7 +41,7 @@ class FmcscStage:
     kind: Kind
     exchange: Exchange
     group: int = FULL  # whose model or clusters
-    iteration: int = 0  # of k-means, from 1
+    iteration: int = 0  # of k-means or of splits, from 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,8 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         if stage.kind == "table":  # groups without sums of their own have not had their model yet
             others = range(1, len(self.groups))
             return tuple(group for group in others if not self.clusters_itself(group) and self.scored(group))
+        if stage.kind == "split":
+            return ()
         if stage.kind == "kmeans" and (stage.group == FULL or stage.iteration > 1):
             return ()
         return (stage.group,)
@@ -262,6 +266,13 @@ class FmcscPlan(RoundPlan[FmcscStage]):
             return "all"
         return "multi" if group == FULL else self.groups[group]
 
+    @property
+    def splits(self) -> int:
+        """How many sums find the parts that k-means starts from; moments of all records give the first."""
+        if self.options.starts != "divisive" or self.classes < 2:
+            return 0
+        return divisive.levels(self.classes) - 1 + divisive.MENDED
+
     @cached_property
     def scoring(self) -> tuple[FmcscStage, ...]:
         """The stages that find and score clusters."""
@@ -274,6 +285,14 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         if self.hidden:  # nobody knows how many sites a group has; it is summed before its clusters are
             moments += [Field(f"sites/{group}", (), 1.0, 64) for group in self.groups]
         stages = [FmcscStage("moments", self.exchange("score-moments", self._cohort(FULL), moments))]
+        split = [
+            Field("sums", (clusters, size), most, 64),
+            Field("outer", (clusters, size, size), most, 64),
+            Field("counts", (clusters,), most, 64),
+        ]
+        for level in range(1, self.splits + 1):
+            exchange = self.exchange(f"score-split-{level}", self._cohort(FULL), split)
+            stages.append(FmcscStage("split", exchange, FULL, level))
         for group, name in enumerate(self.groups):
             if not self.clusters_itself(group):
                 continue

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import torch
 
-from secfed.algorithms.fmcsc import kmeans
+from secfed.algorithms.fmcsc import divisive, kmeans
 from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.randomness import derive_seed
@@ -70,6 +70,9 @@ class SiteScoring:
             return self._table(stage, features, centres[self._group])
         if "active" in broadcast and not bool(broadcast["active"]):
             return self._nothing(stage)
+        if stage.kind == "split":
+            parts = divisive.parts_at(stage.iteration, self._plan.classes)
+            return vars(divisive.part_moments(features, centres[0], parts))
         sums, counts, inertia = kmeans.local_sums(features, centres)
         return {"sums": sums, "counts": counts, "inertia": inertia}
 
@@ -108,13 +111,20 @@ class ServerScoring:
             return {}
         if stage.kind == "table":
             return {"centres": self.group_centres.clone()}
-        centres = self.centres if stage.group == FULL else self.group_centres[stage.group : stage.group + 1]
+        if stage.kind == "split":
+            centres = self.centres[:1]
+        else:
+            centres = (
+                self.centres if stage.group == FULL else self.group_centres[stage.group : stage.group + 1]
+            )
         return {"centres": centres.clone(), "active": self.active[stage.group].clone()}
 
     def absorb(self, round_number: int, stage: FmcscStage, totals: Totals) -> Mapping[str, float]:
         """Take one step's totals; metrics, once there are any."""
         if stage.kind == "moments":
             self._start(round_number, totals)
+        elif stage.kind == "split":
+            self._split(stage, totals)
         elif stage.kind == "kmeans":
             self._move(stage, totals)
         else:
@@ -135,6 +145,23 @@ class ServerScoring:
         seed = derive_seed(plan.seed, "k-means", round_number)
         starts = kmeans.starts(mean, covariance, plan.runs(FULL), plan.classes, seed)
         self.centres = self._kind(starts)
+        if plan.splits:
+            everyone = torch.tensor([count], dtype=torch.float64)
+            whole = divisive.PartMoments(totals["outer"][None], totals["sum"][None], everyone)
+            self._place(divisive.split(whole, divisive.parts_at(1, plan.classes)))
+
+    def _split(self, stage: FmcscStage, totals: Totals) -> None:
+        plan = self._plan
+        if not bool(self.active[FULL]) or len(totals.survivors) < plan.options.min_group:
+            return
+        before, after = (divisive.parts_at(stage.iteration + more, plan.classes) for more in (0, 1))
+        found = divisive.PartMoments(*(totals[name][:before] for name in ("outer", "sums", "counts")))
+        self._place(divisive.split(found, after) if before < after else divisive.mended(found))
+
+    def _place(self, parts: torch.Tensor) -> None:
+        """These are the first centres of the first restart."""
+        self.centres = self.centres.clone()
+        self.centres[0, : len(parts)] = self._kind(parts)
 
     def _move(self, stage: FmcscStage, totals: Totals) -> None:
         plan, group = self._plan, stage.group

@@ -196,6 +196,15 @@ class ServerProgram(ABC):
     def load(self, state: State) -> None:
         """Continue from a checkpoint."""
 
+    @property
+    def stopped(self) -> int | None:
+        """The round after which training ended early; None where it goes on to the last one."""
+        return None
+
+    def kept(self, rounds: int) -> int:
+        """The round after which :meth:`model` was the model; 0 for the initial one."""
+        return rounds
+
     def begin(self, model: State) -> None:
         """Begin with this model of the study's names and shapes instead of the seed's; before round 1."""
         del model

@@ -20,14 +20,18 @@ TRAVELLING: Final = (
 )
 
 
+AT_HOME: Final = "stays_at_home"  # attribute of a model: names of parameters that are in no message
+
+
 def _parts(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters, and the buffers that modules declare."""
+    """Parameters, and the buffers that modules declare, but for what stays at home."""
     buffers = {
         f"{name}.{own}" if name else own: getattr(module, own)
         for name, module in model.named_modules()
         for own in getattr(module, TRAVELLING, ())
     }
-    return {**dict(model.named_parameters()), **buffers}
+    stays: frozenset[str] = getattr(model, AT_HOME, frozenset())
+    return {**{name: one for name, one in model.named_parameters() if name not in stays}, **buffers}
 
 
 def read_parameters(model: nn.Module) -> dict[str, torch.Tensor]:

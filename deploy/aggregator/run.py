@@ -42,7 +42,7 @@ from secfed.runs.final_model import final_frame
 from secfed.runs.machine import machine
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
-from secfed.runs.run_report import Observer, RoundReport, RunReport, complete
+from secfed.runs.run_report import Observer, RoundReport, RunReport, chosen_round, complete
 from secfed.server.checkpoints import RESUME_FOLDER, KeptRun
 from secfed.server.coordinator import RoundOutcome, StudyRun
 from secfed.server.make_run import make_run
@@ -193,7 +193,7 @@ class CentralRun:
                 "no round of the study came to a sum; nothing was learned and nothing revealed.",
                 remedy="see in the transcript who refused or was missing, and why",
             )
-        metrics = self._metrics()
+        metrics, server = self._metrics(), self._coordinator.server
         plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
         saw = what_the_aggregator_saw(
             study.protection.kind,
@@ -208,11 +208,14 @@ class CentralRun:
             protection=study.protection.kind,
             sites=self._central.names,
             rounds=tuple(self._reports[number] for number in sorted(self._reports)),
-            final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
+            final=metrics.get(
+                study.rounds if server is None else server.kept(study.rounds), {}
+            ),  # only a closing evaluation that came to a sum measures it
             saw=f"{saw} {why_no_metrics(study.protection.kind)}".rstrip(),
             initial=metrics.get(0),
             closing_aborted=closing[0] if closing else None,
             start=study.model.start_sha256,
+            **({} if server is None else chosen_round(server, study.rounds)),
             machine=machine(torch.get_num_threads()),
         )
 
@@ -223,9 +226,9 @@ class CentralRun:
         if data:
             write_durably(self._out / MODEL_FILE, data)
         failpoints.failpoint("aggregate: after the model is written")
-        if data:
+        if server is not None:
             metrics = run_metrics_digest(report.to_json())
-            rounds = self._central.study.rounds
+            rounds = server.kept(self._central.study.rounds)
             record = ModelRecord.of(self._entries(), data, rounds=rounds, metrics=metrics)
             self._kept.log.append(MODEL, record.to_body())
             self.final_frame = final_frame(

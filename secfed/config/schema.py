@@ -41,7 +41,8 @@ class Strict(BaseModel):
     @classmethod
     def _defaults(cls, mark: str) -> dict[str, Any]:
         return {
-            key: found.default
+            # As a dump has it: a frozen table holds tuples, JSON has arrays.
+            key: list(found.default) if isinstance(found.default, tuple) else found.default
             for key, found in cls.model_fields.items()
             if isinstance(found.json_schema_extra, dict) and mark in found.json_schema_extra
         }

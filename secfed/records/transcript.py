@@ -28,6 +28,7 @@ RELEASED = "released"  # shares are about to leave for the sum over these surviv
 FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord
 COMPLAINED = "complained"  # this site names sites whose envelopes for it are invalid
 ABORTED = "aborted"  # an exchange that was given up
+STOPPED = "stopped"  # the sums say that training is over after this round: the others are left out
 REFUSED = "refused"  # a message this party would not answer, with the refusal's number
 MODEL = "model"  # the finished model, by its digest: a ModelRecord (model_record.py)
 CLOSED = "closed"  # the study is over for this party: so many sums stand before, and no more will come

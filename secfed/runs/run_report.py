@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from secfed.algorithms.metrics.noise_error import is_error
 from secfed.runs.frames import frame
@@ -199,6 +199,8 @@ class RunReport:
     privacy: PrivacyReport | None = None  # what was spent; simulation only
     closing_aborted: str | None = None  # why the closing evaluation was given up; None if it was not
     start: str | None = None  # digest of the model that the study began with; None where the seed decided
+    kept_round: int | None = None  # whose model was kept, where the study chooses by a metric
+    stopped_after: int | None = None  # the round that ended training early
     zeroed: tuple[Zeroed, ...] = ()  # sites whose local work failed, and added zeros; simulation only
     chance: Metrics = field(default_factory=dict)  # what guessing reaches, where that is known; for figures
     machine: Mapping[str, Any] | None = None  # what it ran on (``machine.py``)
@@ -251,6 +253,8 @@ class RunReport:
         }
         optional = {
             "start_sha256": self.start,
+            "kept_round": self.kept_round,
+            "stopped_after": self.stopped_after,
             "closing_aborted": self.closing_aborted,
             "privacy": self.privacy and self.privacy.to_json(),
             "zeroed": {one.site: one.to_json() for one in self.zeroed} or None,
@@ -309,6 +313,21 @@ def complete(reports: dict[int, RoundReport], metrics: Mapping[int, Metrics], ob
         if completed is not known:
             reports[number] = completed
             observer.round_finished(completed)
+
+
+class _Server(Protocol):
+    @property
+    def stopped(self) -> int | None: ...
+
+    def kept(self, rounds: int) -> int: ...
+
+
+def chosen_round(server: _Server, rounds: int) -> dict[str, Any]:
+    """What a report says of a study that ended early, or that kept another model than the last."""
+    stopped = server.stopped
+    kept, last = server.kept(rounds), rounds if stopped is None else stopped
+    chosen = {"kept_round": kept} if kept != last else {}
+    return chosen if stopped is None else {**chosen, "stopped_after": stopped}
 
 
 def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:

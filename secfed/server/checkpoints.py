@@ -24,7 +24,7 @@ from safetensors.torch import load, save
 
 from secfed.errors import TranscriptError
 from secfed.records.hash_chain import Entry, canonical_json
-from secfed.records.transcript import ABORTED, MODEL, SUMMED, Log
+from secfed.records.transcript import ABORTED, MODEL, STOPPED, SUMMED, Log
 from secfed.server.coordinator import Position
 from secfed.server.exchange_log import ReplayableExchange
 from secfed.server.round import Ask
@@ -98,7 +98,7 @@ class ReplayedLog:
 
 
 def _is_once(kind: str) -> bool:
-    return kind in (SUMMED, ABORTED, MODEL)
+    return kind in (SUMMED, ABORTED, MODEL, STOPPED)
 
 
 def _subject(kind: str, body: Mapping[str, object]) -> tuple[object, ...]:

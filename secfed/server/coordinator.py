@@ -16,7 +16,7 @@ from secfed.algorithms.framework.base import Algorithm, ServerProgram
 from secfed.crypto.encrypted.messages import AnySum
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import RoundAborted, StudyStopped
-from secfed.records.transcript import ABORTED, SUMMED, Log, SumRecord
+from secfed.records.transcript import ABORTED, STOPPED, SUMMED, Log, SumRecord
 from secfed.server.round import Ask, RoundSum, Rules, run_round
 from secfed.study.warm_start import initial_server
 from secfed.wire.layout import State
@@ -91,7 +91,14 @@ class StudyRun:
         the round that were finished before have moved the model.
         """
         outcomes = []
+        stopped_after: int | None = None
         for number in range(self._start.round, self._rounds + 2):
+            last = None if self.server is None else self.server.stopped
+            if last is not None and last < number <= self._rounds:
+                if stopped_after is None:
+                    self._log.append(STOPPED, {"round": last})
+                stopped_after = last
+                continue
             outcome = RoundOutcome(number)
             try:
                 self._round(number, outcome)

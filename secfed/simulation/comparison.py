@@ -210,5 +210,6 @@ def _lonely_model(alone: FedAvg, site: SiteId, start: State | None) -> State:
         write_parameters(network, start)
     for round_number in range(1, alone.setting.study.rounds + 1):
         received, seed = read_parameters(network), alone.setting.local_seed
-        alone.local_update(network, data, LocalContext(site, round_number, received, {}, {}, device, seed))
+        context = LocalContext(site, round_number, received, {}, {}, device, seed)
+        alone.local_update(network, data, replace(context, rate=alone.rate(round_number)))
     return read_parameters(network)

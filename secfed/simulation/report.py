@@ -19,6 +19,7 @@ from secfed.runs.run_report import (
     RunReport,
     SiteSpent,
     Zeroed,
+    chosen_round,
     complete,
 )
 from secfed.server.coordinator import RoundOutcome
@@ -57,7 +58,9 @@ def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunR
         protection=study.protection.kind,
         sites=parties.terms.sites,
         rounds=tuple(progress.reports[number] for number in sorted(progress.reports)),
-        final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
+        final=metrics.get(
+            program.kept(study.rounds), {}
+        ),  # only a closing evaluation that came to a sum measures it
         saw=what_the_aggregator_saw(
             study.protection.kind,
             sums=len(sums),
@@ -70,6 +73,7 @@ def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunR
         privacy=_privacy(parties, built),
         closing_aborted=closing.aborted.message if closing.aborted else None,
         start=study.model.start_sha256,
+        **chosen_round(program, study.rounds),
         zeroed=tuple(_zeroed(parties)),
         chance=built.task.chance() if isinstance(built, WeightedPlan) else {},
         machine=machine(torch.get_num_threads()),

@@ -182,9 +182,12 @@ def _write_model(parties: Consortium, report: RunReport, out: Path) -> None:
         own, measured = data, metrics
         # Under encrypted protection a site that missed the last sums has another model than the newest.
         if program is not newest:
-            own, measured = encode_state(program.model()), metrics_digest(program.metrics(), rounds)
+            own, measured = (
+                encode_state(program.model()),
+                metrics_digest(program.metrics(), program.kept(rounds)),
+            )
         entries = verify_file(folder / TRANSCRIPT_FILE, signer, TRANSCRIPT)
-        record = ModelRecord.of(entries, own, rounds=rounds, metrics=measured, sums=sums)
+        record = ModelRecord.of(entries, own, rounds=program.kept(rounds), metrics=measured, sums=sums)
         log.append(MODEL, record.to_body())
 
     for site, held in parties.sites.items():

@@ -98,7 +98,7 @@ class SiteStudy:
         replica, sums = self.site.replica, self.site.sums
         # Finished before, it has taken no sum since: the model that is there, or was named, was trained.
         if replica is not None and (sums or not self._has_model()):
-            data, rounds = encode_state(replica.model()), self.terms.study.rounds
+            data, rounds = encode_state(replica.model()), replica.kept(self.terms.study.rounds)
             failpoint("site: before model written")
             write_durably(self.folder / MODEL_FILE, data)
             failpoint("site: after model written")

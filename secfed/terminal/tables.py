@@ -228,11 +228,21 @@ def summary(console: Console, report: RunReport) -> RenderableType:
     ]
     if report.privacy is not None:
         parts += ["", *_privacy(console, report.privacy), ""]
-    parts += _final(report)
+    parts += [*_chosen(report), *_final(report)]
     if errors := explain_errors([report.initial, report.final, *(one.metrics for one in report.rounds)]):
         parts.append(Text(errors, style="yellow"))
     parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))
     return Group(*parts)
+
+
+def _chosen(report: RunReport) -> list[Text]:
+    """Which round's model it is, where the study chooses by a metric."""
+    lines = []
+    if report.stopped_after is not None:
+        lines.append(Text(f"Training ended after round {report.stopped_after}: the metric got no better."))
+    if report.kept_round is not None:
+        lines.append(Text(f"The model is that after round {report.kept_round}, the best one."))
+    return lines
 
 
 def _final(report: RunReport) -> list[Text]:

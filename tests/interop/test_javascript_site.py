@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from safetensors.torch import load, load_file
 
+from secfed.crypto.masked.graph import DROPOUT_RATE
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.records.roster_file import read_roster
 from secfed.runs.run_folder import MODEL_FILE
@@ -27,7 +28,7 @@ from tests.deploy.simulated import simulated
 HERE: Final = Path(__file__).parent / "javascript"
 NODE: Final = shutil.which("node")
 VECTORS: Final = ROOT / "tests" / "vectors" / "v1"
-SCRIPTS: Final = VECTORS.with_name("v1.1") / "site_scripts.json"
+SCRIPTS: Final = VECTORS.with_name("v1.1")
 SITE: Final = "hospital-3"
 
 pytestmark = pytest.mark.skipif(
@@ -73,9 +74,17 @@ def test_it_passes_the_vectors() -> None:
     run("vectors.mjs", VECTORS)
 
 
-@pytest.mark.skipif(not SCRIPTS.exists(), reason="there are no scripts for a site")
-def test_it_passes_the_scripts_for_a_site() -> None:
-    run("scripts.mjs", SCRIPTS)
+@pytest.mark.parametrize("name", ["site_scripts.json", "sparse_site_scripts.json"])
+def test_it_passes_the_scripts_for_a_site(name: str) -> None:
+    run("scripts.mjs", SCRIPTS / name)
+
+
+def test_it_passes_the_scripts_of_closed_sums() -> None:
+    run("frames.mjs", SCRIPTS / "closed_scripts.json")
+
+
+def test_it_passes_the_functions_that_it_has() -> None:
+    run("functions.mjs", SCRIPTS / "functions.json")
 
 
 def test_its_libraries_are_pinned_without_naming_a_registry() -> None:
@@ -113,6 +122,7 @@ def configuration(deployment: Deployment, study: Study) -> Path:
         "site": SITE,
         "study": study_id(study),
         "keystream": study.protection.keystream,
+        "graph": {"dropout_rate": DROPOUT_RATE} if study.protection.sparse_graph else None,
         "settings": {
             "algorithm": "fedavg",
             "protection": "masked",
@@ -148,12 +158,14 @@ def configuration(deployment: Deployment, study: Study) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keystream", ["chacha20", "aes-256-ctr"])
-def test_it_is_one_of_three_hospitals(keystream: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("keystream", "graph"), [("chacha20", "complete"), ("aes-256-ctr", "complete"), ("chacha20", "sparse")]
+)
+def test_it_is_one_of_three_hospitals(keystream: str, graph: str, tmp_path: Path) -> None:
     """Over gRPC, with our aggregator and two of our agents: the model is that of a simulation."""
     (tmp_path / "all").mkdir()
     policy = POLICY.replace("[privacy]\nmax_epsilon", "[privacy]\nrequire = false\nmax_epsilon")
-    text = STUDY.replace('name = "masked"', f'name = "masked"\nkeystream = "{keystream}"')
+    text = STUDY.replace('name = "masked"', f'name = "masked"\nkeystream = "{keystream}"\ngraph = "{graph}"')
     deployment = Deployment(tmp_path / "all", text, policy=policy)
     study = Study.parse(text)
     command = [str(NODE), str(HERE / "main.mjs"), str(configuration(deployment, study))]

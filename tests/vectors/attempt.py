@@ -72,6 +72,7 @@ class VectorEntropy(Entropy):
         self._from, self._envelopes = SeededEntropy("secfed/v1 test vectors", site), envelopes
         self.tokens: dict[str, str] = {}
         self.coefficients: list[str] = []
+        self.drawn: list[tuple[str, int]] = []  # all of them, with what each is below
         self.mlkem_seed, self.x25519_private = pattern(f"{site} ML-KEM", 64), pattern(f"{site} X25519")
 
     def token(self, purpose: str) -> bytes:
@@ -87,6 +88,7 @@ class VectorEntropy(Entropy):
         """A Shamir coefficient."""
         drawn = self._from.below(limit)
         self.coefficients.append(f"{drawn:066x}")
+        self.drawn.append((self.coefficients[-1], limit))
         return drawn
 
     def seal_key(self) -> sealing.SealKey:

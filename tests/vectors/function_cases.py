@@ -8,7 +8,7 @@ from typing import Any, Final
 from secfed.crypto import labels, shamir
 from secfed.crypto.identity import Identity
 from secfed.crypto.sealing import SealKey
-from tests.vectors import record_cases
+from tests.vectors import encrypted_functions, key_cases, record_cases
 from tests.vectors.functions import outcome
 from tests.vectors.primitives import Json, pattern
 from tests.vectors.record_cases import Cases
@@ -30,6 +30,15 @@ def function_content(world: World) -> Json:
         "combine": _shares(),
         "thresholds": {f"{n} of {m}": {"sites": m, "cohort": n} for m, n in _SIZES},
         "settle": _settled(),
+        "holders": key_cases.holders(),
+        "stream": key_cases.streams(),
+        "tags": key_cases.tags(),
+        "study key": key_cases.study_keys(),
+        "tag of frames": key_cases.frame_tags(),
+        "ring": encrypted_functions.rings(),
+        "slots": encrypted_functions.slots(),
+        "lanes of slots": encrypted_functions.lanes(),
+        "packed words": encrypted_functions.packed_words(),
         "frame": record_cases.frames(),
         "append": record_cases.appended(),
         "chain": record_cases.chains(),

@@ -8,9 +8,16 @@ from typing import Any, Final
 import numpy as np
 
 from secfed.crypto import labels, sealing, shamir, thresholds
+from secfed.crypto.codec import digest
+from secfed.crypto.encrypted.tags import TagKey, add_tags, encode_tag
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.identity import Identity, Roster, verify
+from secfed.crypto.keystream import SEGMENT_BYTES, StreamCipher, StreamKey, derive
+from secfed.crypto.lanes import Run
+from secfed.crypto.masked.closing import Closing, group_key_check
 from secfed.crypto.masked.disputes import settle
+from secfed.crypto.masked.graph import SparseGraph
+from secfed.crypto.refusals import Refusal
 from secfed.dp.ledger.ledger import LEDGER
 from secfed.errors import ConfigError, SecfedError
 from secfed.records.decision_log import DECISIONS
@@ -18,8 +25,9 @@ from secfed.records.hash_chain import BrokenChain, Chain, verify_chain
 from secfed.records.transcript import TRANSCRIPT
 from secfed.runs.final_model import open_final
 from secfed.wire import frames
-from secfed.wire.layout import Field, Layout
-from tests.vectors.primitives import Json
+from secfed.wire.layout import Field, Layout, state_digest
+from tests.vectors import encrypted_functions
+from tests.vectors.primitives import Json, stream_bytes
 from tests.vectors.scripts.play import Differs, refusal_number
 
 CHAINS: Final = {"transcript": TRANSCRIPT, "ledger": LEDGER, "decision log": DECISIONS}
@@ -87,6 +95,55 @@ def _thresholds(given: Json) -> Json:
     return {"colluders": colluders, "threshold": thresholds.default_threshold(given["cohort"], colluders)}
 
 
+def _holders(given: Json) -> Json:
+    graph = SparseGraph(given["dropout_rate"])
+    sizes = (given[name] for name in ("roster", "threshold", "colluders", "advertised"))
+    made = graph.holders(*sizes)
+    return {"holders": made.count, "threshold": made.threshold}
+
+
+def _stream(given: Json) -> Json:
+    cipher = StreamCipher(given["cipher"])
+    key, size, at = bytes.fromhex(given["key"]), SEGMENT_BYTES, given["at"]
+    made = StreamKey(key, cipher).segment(at // size)
+    return {"bytes": stream_bytes(made, at % size + given["size"])[at % size :].hex()}
+
+
+def _closing(given: Json) -> Closing:
+    names = "group_key", "specification_digest", "advertised_set_digest"
+    return Closing(*(bytes.fromhex(given[name]) for name in names))
+
+
+def _vector_tags(given: Json) -> Json:
+    tags = _closing(given).tags()
+    for bits, lanes in given["runs"]:
+        run = Run(bits, len(lanes))
+        tags.add(run, np.array(lanes, np.uint64).astype(run.dtype))
+    return {"tags": [int(tag) for tag in tags.value]}
+
+
+def _study_key(given: Json) -> Json:
+    key, state = bytes.fromhex(given["study_key"]), bytes.fromhex(given["state"])
+    return {
+        "state_tag": derive(key, labels.DERIVE_STATE_TAG, state_digest(state)).hex(),
+        "group_key_check": group_key_check(key).hex(),
+        "public_key_digest": digest(labels.STUDY_PUBLIC_KEY, key).hex(),
+    }
+
+
+def _is_sum(given: Json) -> Json:
+    modulus, frames = given["modulus"], [np.array(words, np.uint64) for words in given["frames"]]
+    key = TagKey(bytes.fromhex(given["study_key"]), bytes.fromhex(given["specification_digest"]), modulus)
+    uploads = [(site, bytes.fromhex(nonce)) for site, nonce in given["uploads"]]
+    products = [key.products(words[np.newaxis], at) for at, words in enumerate(frames)]
+    if "tag" not in given:
+        pads = [key.pads(site, nonce) for site, nonce in uploads]
+        return {"tag": encode_tag(add_tags(modulus, *pads, *products)).hex()}
+    if not key.is_sum(bytes.fromhex(given["tag"]), uploads, products):
+        raise Refusal.SUM_TAG.refuse()
+    return {}
+
+
 def _settle(given: Json) -> Json:
     verdict = settle([(one, other) for one, other in given["disputes"]], given["colluders"])
     return {"at_fault": list(verdict.at_fault), "separated": [list(pair) for pair in verdict.separated]}
@@ -134,6 +191,12 @@ OPERATIONS: Final[dict[str, Callable[[Json], Json]]] = {
     "combine": _combine,
     "thresholds": _thresholds,
     "settle": _settle,
+    "holders": _holders,
+    "stream": _stream,
+    "tags": _vector_tags,
+    "study key": _study_key,
+    "tag of frames": _is_sum,
+    **encrypted_functions.OPERATIONS,
     "frame": _frame,
     "chain": _chain,
     "append": _append,

@@ -11,11 +11,15 @@ from tests.vectors.function_cases import function_content
 from tests.vectors.functions import play_function
 from tests.vectors.primitives import Json
 from tests.vectors.scripts.book import SealedOnce, file_text
-from tests.vectors.scripts.frame_scripts import frame_content, play_frames
+from tests.vectors.scripts.closed_scripts import closed_content
+from tests.vectors.scripts.frame_play import play_frames
+from tests.vectors.scripts.frame_scripts import frame_content
 from tests.vectors.scripts.play import play_server, play_site
 from tests.vectors.scripts.server_scripts import server_content
 from tests.vectors.scripts.site_builder import Scripts
 from tests.vectors.scripts.site_scripts import site_scripts
+from tests.vectors.scripts.sparse_server_scripts import sparse_server_content
+from tests.vectors.scripts.sparse_site_scripts import sparse_site_content
 from tests.vectors.scripts.world import ME, THRESHOLD, Honest, World
 
 FOLDER: Final = Path(__file__).resolve().parent / "v1.1"
@@ -23,7 +27,10 @@ _PLAYERS: Final[dict[str, Any]] = {
     "functions.json": lambda case, _: play_function(case),
     "site_scripts.json": play_site,
     "server_scripts.json": play_server,
+    "sparse_site_scripts.json": play_site,
+    "sparse_server_scripts.json": play_server,
     "frame_scripts.json": play_frames,
+    "closed_scripts.json": play_frames,
 }
 
 
@@ -41,7 +48,10 @@ def generate(folder: Path = FOLDER) -> dict[str, str]:
         "functions.json": function_content(world),
         "site_scripts.json": site_scripts(scripts),
         "server_scripts.json": server_content(world, honest),
+        "sparse_site_scripts.json": sparse_site_content(world.envelopes),
+        "sparse_server_scripts.json": sparse_server_content(world),
         "frame_scripts.json": frame_content(world, scripts),
+        "closed_scripts.json": closed_content(world, scripts),
     }
     return {name: file_text(content) + "\n" for name, content in files.items()}
 

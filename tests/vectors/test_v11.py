@@ -38,11 +38,11 @@ def test_the_code_makes_the_published_files() -> None:
 def test_vectors_have_names_of_their_own_and_files_stay_small() -> None:
     names = [case["name"] for _, case in generate_v11.cases()]
     assert len(set(names)) == len(names)
-    assert sum(path.stat().st_size for path in generate_v11.FOLDER.glob("*.json")) < 1_000_000
+    assert sum(path.stat().st_size for path in generate_v11.FOLDER.glob("*.json")) < 1_500_000
 
 
 def test_every_variant_can_be_made_and_is_one_of_its_own() -> None:
-    assert len(VARIANTS) >= 64
+    assert len(VARIANTS) >= 300
     assert len({variant.id for variant in VARIANTS}) == len(VARIANTS)
     for variant in VARIANTS:
         assert variant.mistaken() != variant.source()

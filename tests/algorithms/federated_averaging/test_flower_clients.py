@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.client import NumPyClient
 from torch import nn
 
 from secfed import Study, simulate
@@ -15,7 +16,7 @@ from secfed.errors import ConfigError
 from secfed.testing import check_algorithm
 
 
-class Client:  # as one of flwr.client.NumPyClient: its base class asks for nothing
+class Client(NumPyClient):
     def __init__(self, net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
         self.net, self.x, self.y = net, x, y
 

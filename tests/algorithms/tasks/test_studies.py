@@ -103,6 +103,11 @@ def test_another_task_than_the_records_is_refused():
         build(study("regression", said="classification"))
 
 
+def test_the_best_round_is_told_by_a_metric_of_the_task():
+    with pytest.raises(ConfigError, match="is no metric of"):
+        study("regression").replace("algorithm.keep", "best")
+
+
 def test_a_model_of_another_output_is_refused():
     with pytest.raises(ConfigError, match=r"gives \(2, 2\), not scores of shape \(2, 2, 6, 6\)"):
         build(study("segmentation").replace("model.name", "logistic-regression"))

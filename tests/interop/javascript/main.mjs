@@ -28,6 +28,7 @@ if (transcript.bodies.length === 1) transcript.append("settings", given.settings
 const hospital = new Hospital({
   identity, roster, transcript, study: given.study, folder: given.folder, policy: given.policy,
   cipher: given.keystream,
+  graph: given.graph,
   program: new LogisticRegression(JSON.parse(read(given.records)), given.program),
   journal: new Journal(join(given.folder, "journal.jsonl")),
 });

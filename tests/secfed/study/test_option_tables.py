@@ -21,5 +21,6 @@ def test_a_required_key_comes_first_and_a_default_is_toml() -> None:
     csv = markdown_tables("data").split("## `csv`")[1].partition("## ")[0]
     rows = [line for line in csv.splitlines() if line.startswith("| `")]
     required = ["| `required` |" in row for row in rows]
-    assert any(required) and required == sorted(required, reverse=True)
+    assert any(required)
+    assert required == sorted(required, reverse=True)
     assert '| `weighting` | `"records"` |' in markdown_tables("algorithm").split("## `fedavg`")[1]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.crypto import labels
-from secfed.crypto.messages import Envelope, Sharing, peek_type
+from secfed.crypto import labels, sealing
+from secfed.crypto.encrypted.messages import KeyDelivery
+from secfed.crypto.masked.graph_messages import NeighbourDeliveries, NeighbourSharing, SeedEnvelope
+from secfed.crypto.messages import Deliveries, Envelope, Sharing, peek_type
 from secfed.errors import MalformedMessage
 from tests.vectors.attempt import Envelopes
 
 Parts = list[Any]
 _WINDOW: Final = 16  # a copy is at least that long
-_STORE: Final = "server_scripts.json"  # every envelope stands in it
+_STORES: Final = "*_scripts.json"  # every envelope stands in one of them
+_DELIVERY: Final = b"\3secfed/v1" + bytes([KeyDelivery.TYPE])
+_STEP: Final = b"\2"
+_STEP_BYTES: Final = 11  # before the message
 
 
 @dataclass
@@ -82,7 +88,9 @@ def shortened(scripts: list[Any]) -> list[Any]:
                 break
             same += 1
         steps = {"steps": script["steps"][same:]}
-        short.append({"name": script["name"], **({"after": [first["name"], same]} if same else {}), **steps})
+        after = {"after": [first["name"], same]} if same else {}
+        other = {name: value for name, value in script.items() if name != "steps"}
+        short.append({**other, **after, **steps})
     return short
 
 
@@ -110,39 +118,66 @@ def file_text(content: Any, depth: int = 0) -> str:
     return f"{left}\n{space}" + f",\n{space}".join(lines) + f"\n{space[:-1]}{right}"
 
 
+def _envelopes(data: bytes) -> tuple[Envelope | SeedEnvelope, ...]:
+    """Those in a message, or in the message of a step."""
+    message = data[_STEP_BYTES:] if data[:1] == _STEP else data
+    if message[:9] != b"secfed/v1":
+        return ()
+    for kind in (Sharing, Deliveries, NeighbourSharing, NeighbourDeliveries):
+        if peek_type(message) == kind.TYPE:
+            found = kind.decode(message)
+            return (*found.envelopes, *getattr(found, "seeds", ()))
+    return ()
+
+
 @dataclass
 class SealedOnce(Envelopes):
     """Sealing is random inside the library: what an earlier run sealed is taken from the file if it fits."""
 
-    known: dict[tuple[str, str], list[Envelope]] = field(default_factory=dict)
+    packages: list[bytes] = field(default_factory=list)  # sealed study keys
+    known: dict[tuple[str, str], list[Envelope | SeedEnvelope]] = field(default_factory=dict)
     made: dict[tuple[bytes, ...], bytes] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> SealedOnce:
         """From the file, if there is one."""
-        envelopes, path = cls(), folder / _STORE
-        if path.exists():
+        envelopes = cls()
+        for path in sorted(folder.glob(_STORES)):
             for text in json.loads(path.read_text())["bytes"].values():
                 data = bytes.fromhex(text)
-                if peek_type(data) == Sharing.TYPE:
-                    for one in Sharing.decode(data).envelopes:
-                        envelopes.known.setdefault((one.sender, one.recipient), []).append(one)
+                for one in _envelopes(data):
+                    envelopes.known.setdefault((one.sender, one.recipient), []).append(one)
+                if data[:11] == _DELIVERY:
+                    envelopes.packages.append(KeyDelivery.decode(data[1:]).package.sealed_key)
         return envelopes
 
     def seal(self, public: bytes, plaintext: bytes, label: bytes, *context: bytes) -> bytes:
         """One envelope for one content."""
         what = public, plaintext, label, *context
         if what not in self.made:
-            self.made[what] = self._recorded(what) or super().seal(*what)
+            self.made[what] = self._recorded(what) or sealing.seal(*what)
         return self.made[what]
 
     def _recorded(self, what: tuple[bytes, ...]) -> bytes | None:
-        public, plaintext, label, *context = what
+        _, _, label, *context = what
+        if label == labels.SEAL_STUDY_KEY:
+            return self._opening(self.packages, *what)
+        sealed = []
         for one in self.known.get((context[2].decode(), context[3].decode()), ()):
-            sealed = one.sealed_seed if label == labels.SEAL_PAIR_SEED else one.sealed_shares
+            if label == labels.SEAL_PAIR_SEED or isinstance(one, SeedEnvelope):
+                sealed.append(one.sealed_seed)
+            else:
+                sealed.append(one.sealed_shares)
+        return self._opening(sealed, *what)
+
+    def _opening(
+        self, sealed: Iterable[bytes], public: bytes, plaintext: bytes, label: bytes, *context: bytes
+    ) -> bytes | None:
+        """The first of these that opens to a plaintext."""
+        for one in sealed:
             try:
-                if self.keys[public].open(sealed, label, *context) == plaintext:
-                    return sealed
+                if self.keys[public].open(one, label, *context) == plaintext:
+                    return one
             except MalformedMessage:
                 pass
         return None

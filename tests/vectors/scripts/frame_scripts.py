@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
 
-from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
 from secfed.crypto import labels
-from secfed.crypto.attempt import Entropy, SiteLimits
-from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.message_base import signed
-from secfed.crypto.messages import Advert, Adverts, FinalModel, Sharing, Specification
-from secfed.errors import MalformedMessage, SecfedError
-from secfed.protection.registry import MASKED
-from secfed.records.transcript import Transcript
-from secfed.site.attempt_store import NullStore
-from secfed.site.journal import Journal
-from secfed.site.parts import Agreement, Draws, Member, Services
-from secfed.site.session import Site
+from secfed.crypto.messages import Advert, Adverts, FinalModel, Specification
 from secfed.wire.frames import Notice, Step, Task, encode_state
-from secfed.wire.layout import Exchange, Field, Layout, State, state_digest
+from secfed.wire.layout import state_digest
 from tests.vectors.primitives import Json
-from tests.vectors.scripts.book import Book, put_together, shortened, steps_of
-from tests.vectors.scripts.play import Differs, Recorded, opened, refusal_number
+from tests.vectors.scripts.book import Book, shortened
+from tests.vectors.scripts.closed_case import is_packages, packed
+from tests.vectors.scripts.frame_play import build, handled
+from tests.vectors.scripts.planned import Planned
+from tests.vectors.scripts.play import Heard, is_sharing, opened
 from tests.vectors.scripts.site_builder import Scripts
 from tests.vectors.scripts.world import COHORT, ME, STUDY, World
 
@@ -38,112 +30,15 @@ VALUES: Final = {"weight": [0.5, -1.25, 4.0], "count": 250.0}
 PLAN: Final = {"3": ["first", "update"], "4": ["first", "update"]}
 
 
-class Planned(Algorithm):
-    """The plan of the file."""
-
-    def __init__(self, party: Json) -> None:
-        self._party = party
-        fields = tuple(
-            Field(name, tuple(shape), float.fromhex(b), bits) for name, shape, b, bits in party["fields"]
-        )
-        self.layout = Layout(fields, party["layout_sites"])
-
-    def exchanges(self, round_number: int) -> Sequence[Exchange]:
-        """Of one round."""
-        return [Exchange(name, "all", self.layout) for name in self._party["plan"].get(str(round_number), ())]
-
-    def server(self) -> ServerProgram:
-        """None is needed."""
-        raise NotImplementedError
-
-    def site(self, site_id: str) -> SiteProgram:
-        """Adds the values of the file."""
-        return Adding(self._party["values"])
-
-    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
-        """Names and shapes."""
-        if {name: list(value.shape) for name, value in broadcast.items()} != self._party["broadcast"]:
-            raise MalformedMessage("other names or shapes")
-
-
-class Adding(SiteProgram):
-    """Always the same."""
-
-    def __init__(self, values: Json) -> None:
-        self._values = values
-
-    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Mapping[str, Any]:
-        """The values."""
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in self._values.items()}
-
-
-class Store(NullStore):
-    """Draws as they are written down."""
-
-    def __init__(self, journal: Journal, study: str, draws: Json) -> None:
-        super().__init__(journal, study)
-        self._draws = draws
-
-    def open(self, attempt: int) -> Entropy:
-        """The same for every attempt: a script goes on with one of them only."""
-        return Recorded(self._draws)
-
-
-def build(content: Json) -> Site:
-    """The site of the file."""
-    party = content["party"]
-    roster = Roster.decode(bytes.fromhex(party["roster"]))
-    identity = Identity.from_seed(party["site"], bytes.fromhex(party["identity_seed"]))
-    algorithm, study = Planned(party), party["study"]
-    agreement = Agreement(
-        study, algorithm, MASKED, roster.sites, broadcast_bound=float.fromhex(party["broadcast_bound"])
-    )
-    return Site(
-        Member(identity, roster),
-        agreement,
-        algorithm.site(identity.name),
-        limits=SiteLimits(**party["limits"]),
-        draws=Draws.seeded(0, identity.name),
-        store=Store(Journal(), study, content["draws"]["first"]),
-        services=Services(Transcript(identity, study=study, roster_digest=roster.digest)),
-    )
-
-
-def _handled(site: Site, frame: bytes) -> tuple[bytes | None, int | None]:
-    """The reply, or None and the number of the refusal if it has one."""
-    try:
-        return bytes(site.handle(frame)), None
-    except SecfedError as error:
-        return None, refusal_number(error)
-
-
-def play_frames(script: Json, content: Json) -> None:
-    """Play one script; AssertionError where the site does something else."""
-    site, spec = build(content), b""
-    for number, step in enumerate(steps_of(script, content), start=1):
-        frame = put_together(step["in"], content["bytes"])
-        reply, refusal = _handled(site, frame)
-        where = f"{script['name']}, step {number}"
-        if reply is None or "refusal" in step:
-            if reply is not None or "refusal" not in step or step["refusal"] != refusal:
-                raise Differs(f"{where}: {refusal if reply is None else 'not refused'}")
-            continue
-        message = frame[11:]
-        if "sharing" in step:
-            found = opened(reply, message, spec, content["party"], content["keys"])
-            if found != content["sharings"][step["sharing"]]:
-                raise Differs(f"{where}: other envelopes than recorded")
-        elif reply != put_together(step["out"], content["bytes"]):
-            raise Differs(f"{where}: another reply than the recorded one")
-        spec = message if frame[:1] == b"\2" and message[9:10] == b"\0" else spec
-
-
 class Writer:
     """Writes scripts while it plays them."""
+
+    prefix = "frames"
 
     def __init__(self, scripts: Scripts, world: World) -> None:
         self.world, self.book, self.scripts = world, Book(), list[Json]()
         self.sharings: dict[str, list[Json]] = {}
+        self.packages: dict[str, list[Json]] = {}
         limits = {"min_cohort": 3, "min_threshold": 3, "colluders": 1}
         self.content: Json = {
             "about": "a site behind its frames, under masked protection; README.md has the format",
@@ -163,27 +58,31 @@ class Writer:
         }
         self.layout = Planned(self.content["party"]).layout
 
-    def script(self, name: str, *steps: tuple[Any, ...]) -> None:
+    def script(self, name: str, *steps: tuple[Any, ...], **party: Any) -> None:
         """Frames, each alone if it is answered, with None or a number if it is refused."""
-        site, spec, made = build(self.content), b"", list[Json]()
+        knows = {**self.content["party"], **party}
+        site, heard, made = build(self.content, knows), Heard(), list[Json]()
         for frame, *expected in steps:
             data = frame if isinstance(frame, bytes) else frame.encode()
-            reply, refusal = _handled(site, data)
+            reply, refusal = handled(site, data)
             if (reply is None) != bool(expected) or (expected and expected[0] != refusal):
                 raise AssertionError(f"{name}: {reply!r}, {refusal}")
             step: Json = {"in": self.book.parts(data)}
+            if reply is not None and data[:1] == b"\2":
+                heard.note(data[11:])
             if reply is None:
                 step["refusal"] = refusal
-            elif reply[9:10] == bytes([Sharing.TYPE]):
-                self.sharings["sharing"] = opened(
-                    reply, data[11:], spec, self.content["party"], self.content["keys"]
-                )
+            elif is_packages(reply):
+                self.packages["packages"] = packed(reply, knows, self.content["keys"])
+                step["packages"] = "packages"
+            elif reply[:9] == b"secfed/v1" and is_sharing(reply):
+                self.sharings["sharing"] = opened(reply, heard, knows, self.content["keys"])
                 step["sharing"] = "sharing"
             else:
                 step["out"] = self.book.parts(reply)
-            spec = data[11:] if reply is not None and data[:1] == b"\2" and data[20:21] == b"\0" else spec
             made.append(step)
-        self.scripts.append({"name": f"frames_{name}", "steps": made})
+        script = {"name": f"{self.prefix}_{name}", **({"party": party} if party else {}), "steps": made}
+        self.scripts.append(script)
 
 
 def _state(*values: float, name: str = "model") -> bytes:
@@ -254,6 +153,12 @@ def frame_content(world: World, scripts: Scripts) -> Json:
     writer.script("a_refusal_ends_the_attempt", *running, (step(adverts[:-1]), 1), (go_on, None))
     writer.script("the_specification_again", *running, (begin, 2), (go_on, None))
     _notices(writer, world)
+    start = {"plan": {"1": ["first", "update"], **PLAN}, "begins_with": hashlib.sha256(broadcast).hexdigest()}
+    right, wrong = (task(at=(1, 0), name="first", state=one) for one in (broadcast, _state(0.25, 1e6)))
+    writer.script("start_with_the_model_of_the_study", (right,), (task(at=(1, 1)),), **start)
+    later_ones = (right, 42), (task(at=(1, 1)), 42), (task(), 42)
+    writer.script("start_with_another_model", (wrong, 42), *later_ones, **start)
+    writer.script("start_at_a_later_exchange", (task(state=_state(0.25, 1e6)),), **start)
     writer.script(
         "no_frame", (b"", None), (b"\0", None), (b"\4" + begin.encode()[1:], None), (task(),), (begin,)
     )

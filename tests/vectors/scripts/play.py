@@ -8,18 +8,22 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from secfed.crypto import labels, sealing
+from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.attempt import Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster, verify
+from secfed.crypto.keystream import StreamCipher
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.graph import SparseGraph
+from secfed.crypto.masked.graph_messages import AdvertDigests, NeighbourSharing, SeedEnvelope
 from secfed.crypto.masked.key_derivation import envelope_context, share_digest
 from secfed.crypto.masked.server import MaskedServer
-from secfed.crypto.messages import Adverts, Envelope, Sharing, Specification
+from secfed.crypto.messages import Adverts, Envelope, Sharing, Specification, peek_type
 from secfed.errors import ProtocolError, RoundAborted, SecfedError
 from secfed.site.journal import Journal
 from tests.vectors.primitives import Json
@@ -43,6 +47,29 @@ def shape_of(party: Json) -> VectorShape:
     return VectorShape(tuple(Run(*run) for run in party["runs"]), bytes.fromhex(party["layout_digest"]))
 
 
+def graph_of(party: Json) -> SparseGraph | None:
+    """The graph of masks; None for the complete one."""
+    return SparseGraph(**party["graph"]) if party.get("graph") else None
+
+
+@dataclass
+class Heard:
+    """What envelopes of the running attempt are bound to, by the messages that were answered."""
+
+    spec_digest: bytes = b""
+    adverts_digest: bytes = b""
+
+    def note(self, message: bytes) -> None:
+        """One message that a site answered."""
+        kind = peek_type(message)
+        if kind == Specification.TYPE:
+            self.spec_digest = Specification.decode(message).digest
+        elif kind == Adverts.TYPE:
+            self.adverts_digest = Adverts.decode(message).digest
+        elif kind == AdvertDigests.TYPE:
+            self.adverts_digest = AdvertDigests.decode(message).digest
+
+
 class Recorded(Entropy):
     """Draws as they are written down; sealing is random."""
 
@@ -52,14 +79,15 @@ class Recorded(Entropy):
             "self-mask seed": bytes.fromhex(draws["self_mask_seed"]),
         }
         self._key, self._left = draws["seal_key"], iter(draws["coefficients"])
+        self._picks = iter(draws.get("picks", ()))
 
     def token(self, purpose: str) -> bytes:
         """The recorded secret."""
         return self._tokens[purpose]
 
     def below(self, limit: int) -> int:
-        """The recorded coefficient."""
-        return int(next(self._left), 16)
+        """The recorded coefficient; where a holder is drawn, its place among those that are left."""
+        return int(next(self._left, ""), 16) if limit == shamir.PRIME else next(self._picks) % limit
 
     def seal_key(self) -> sealing.SealKey:
         """The recorded key pair."""
@@ -103,8 +131,11 @@ class SitePlayer:
             contributors=tuple((frozenset(part), least) for part, least in party["contributors"]),
             privacy_applied=party["privacy_applied"],
             entropy=Recorded(draws),
+            group_key=bytes.fromhex(party["group_key"]) if "group_key" in party else None,
+            cipher=StreamCipher(party.get("keystream", StreamCipher.CHACHA20)),
         )
-        self._sessions[label], self._label, self._party[label] = MaskedSite(given), label, party
+        session = MaskedSite(given, graph_of(party))
+        self._sessions[label], self._label, self._party[label] = session, label, party
 
     def to(self, label: str) -> None:
         """Speak to another session."""
@@ -142,23 +173,27 @@ def site_player(steps: list[Json]) -> Iterator[SitePlayer]:
             player.close()
 
 
-def opened(sharing: bytes, relayed: bytes, spec: bytes, party: Json, keys: Json) -> list[Json]:
+def is_sharing(reply: bytes) -> bool:
+    """Whether a reply holds envelopes, whose sealing is random."""
+    return bool(reply) and peek_type(reply) in (Sharing.TYPE, NeighbourSharing.TYPE)
+
+
+def opened(reply: bytes, heard: Heard, party: Json, keys: Json) -> list[Json]:
     """What a site sealed, once everything about its envelopes is known to be right."""
-    spec_digest, adverts_digest = Specification.decode(spec).digest, Adverts.decode(relayed).digest
     public = Roster.decode(bytes.fromhex(party["roster"])).public(party["site"])
 
-    def one(envelope: Envelope) -> Json:
-        verify(
-            public,
-            envelope.signature,
-            labels.SIGN_ENVELOPE,
-            spec_digest,
-            adverts_digest,
-            envelope.body(),
-            who="",
-        )
-        context = envelope_context(spec_digest, adverts_digest, envelope.sender, envelope.recipient)
+    def one(envelope: Envelope | SeedEnvelope) -> Json:
+        context = heard.spec_digest, heard.adverts_digest
+        verify(public, envelope.signature, envelope.LABEL, *context, envelope.body(), who="")
+        context = envelope_context(*context, envelope.sender, envelope.recipient)
         mask_key, seal_key = (key_pair(keys[envelope.recipient][name]) for name in ("mask_key", "seal_key"))
+        content = {
+            "sender": envelope.sender,
+            "recipient": envelope.recipient,
+            "seed": mask_key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context).hex(),
+        }
+        if isinstance(envelope, SeedEnvelope):
+            return content
         shares = seal_key.open(envelope.sealed_shares, labels.SEAL_SHARES, *context)
         stated = envelope.mask_secret_share_digest, envelope.self_mask_share_digest
         kinds = zip(
@@ -166,21 +201,19 @@ def opened(sharing: bytes, relayed: bytes, spec: bytes, party: Json, keys: Json)
         )
         if stated != tuple(share_digest(kind, context, share) for kind, share in kinds):
             raise Differs("an envelope states digests of other shares than it holds")
-        return {
-            "sender": envelope.sender,
-            "recipient": envelope.recipient,
-            "seed": mask_key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context).hex(),
-            "shares": shares.hex(),
-        }
+        return {**content, "shares": shares.hex()}
 
-    return [one(envelope) for envelope in Sharing.decode(sharing).envelopes]
+    if peek_type(reply) == Sharing.TYPE:
+        return [one(envelope) for envelope in Sharing.decode(reply).envelopes]
+    sharing = NeighbourSharing.decode(reply)
+    return [one(envelope) for envelope in (*sharing.envelopes, *sharing.seeds)]
 
 
 def play_site(script: Json, content: Json) -> None:
     """Play one script; AssertionError where the site does something else."""
     steps = steps_of(script, content)
     with site_player(steps) as player:
-        spec, party = b"", content["party"]
+        heard, party = Heard(), content["party"]
         for number, step in enumerate(steps, start=1):
             where = f"{script['name']}, step {number}"
             if "open" in step:
@@ -195,13 +228,13 @@ def play_site(script: Json, content: Json) -> None:
                 reply = _refused(lambda message=message: player.send(message), step, where)
                 if reply is None:
                     continue
+                heard.note(message)
                 if "sharing" in step:
-                    found = opened(reply, message, spec, party, content["keys"])
+                    found = opened(reply, heard, party, content["keys"])
                     if found != content["sharings"][step["sharing"]]:
                         raise Differs(f"{where}: other envelopes than recorded")
                 elif reply != put_together(step["out"], content["bytes"]):
                     raise Differs(f"{where}: another reply than the recorded one")
-                spec = message if message[9:10] == b"\0" else spec
 
 
 def _refused(send: Callable[[], Buffer], step: Json, where: str) -> bytes | None:
@@ -228,7 +261,8 @@ class ServerPlayer:
 
     def __init__(self, party: Json, specification: bytes) -> None:
         self.roster = Roster.decode(bytes.fromhex(party["roster"]))
-        self.server = MaskedServer(Specification.decode(specification), self.roster, shape_of(party))
+        spec = Specification.decode(specification)
+        self.server = MaskedServer(spec, self.roster, shape_of(party), graph=graph_of(party))
 
     def take(self, site: str, reply: bytes) -> bool:
         """Whether a reply is taken."""

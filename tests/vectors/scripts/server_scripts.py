@@ -39,8 +39,10 @@ Replies = dict[str, dict[str, bytes]]
 class ServerScripts:
     """All scripts of the file."""
 
-    def __init__(self, world: World, honest: Honest) -> None:
-        self.world, self.honest, self.book = world, honest, Book()
+    def __init__(
+        self, world: World, honest: Honest, prefix: str = "server", more: Mapping[str, Json] | None = None
+    ) -> None:
+        self.world, self.honest, self.book, self._prefix = world, honest, Book(), prefix
         self.scripts: list[Json] = []
         self.book.add("specification", honest.spec.encode())
         self.add("", honest)
@@ -49,7 +51,10 @@ class ServerScripts:
             "specification": [["specification"]],
             "layout_digest": SHAPE.digest.hex(),
             "runs": [[run.bits, run.count] for run in SHAPE.runs],
+            **(more or {}),
         }
+        if honest.graph is not None:
+            return
         self.adverts = Adverts.decode(honest.requests["share"][ME])
 
     def add(self, prefix: str, attempt: Honest) -> None:
@@ -78,13 +83,14 @@ class ServerScripts:
         player = ServerPlayer(self.party, self.honest.spec.encode())
         pending = player.server.begin()
         steps: list[Json] = [{"begin": self._requests(pending)}]
-        self.scripts.append({"name": f"server_{name}", "steps": steps})
-        for stage in STAGES[:-1]:
+        self.scripts.append({"name": f"{self._prefix}_{name}", "steps": steps})
+        index = self.honest.stages.index
+        for stage in self.honest.stages[:-1]:
             for site in (*pending, *(one for at, one in bad if at == stage and one not in pending)):
                 since = silent.get(site)
                 lie, reply = bad.get((stage, site)), replies.get(stage, {}).get(site)
                 message = reply if lie is None else lie
-                if message is None or (since is not None and STAGES.index(since) <= STAGES.index(stage)):
+                if message is None or (since is not None and index(since) <= index(stage)):
                     continue
                 if player.take(site, message) == (lie is not None):
                     raise AssertionError(f"{name}: {stage} of {site}")
@@ -111,7 +117,9 @@ class ServerScripts:
     def content(self) -> Json:
         """The file."""
         return {
-            "about": "a server, and six sites of which one falls silent; README.md has the format",
+            "about": "a server, and sites of which one falls silent; README.md has the format"
+            if "graph" in self.party
+            else "a server, and six sites of which one falls silent; README.md has the format",
             "party": self.party,
             "bytes": self.book.content(),
             "scripts": shortened(self.scripts),

@@ -6,24 +6,27 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from secfed.crypto.messages import Message, Sharing, peek_type
+from secfed.crypto import shamir
+from secfed.crypto.messages import Message
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
 from tests.vectors.attempt import VectorEntropy
 from tests.vectors.primitives import Json
 from tests.vectors.scripts.book import Book, shortened
-from tests.vectors.scripts.play import SitePlayer, opened, refusal_number, site_player
-from tests.vectors.scripts.world import BROADCAST, COHORT, LIMITS, ME, SHAPE, STUDY, Honest, World, lanes_of
+from tests.vectors.scripts.play import Heard, SitePlayer, is_sharing, opened, refusal_number, site_player
+from tests.vectors.scripts.world import BROADCAST, LIMITS, ME, SHAPE, STUDY, Honest, World, lanes_of
 
 
 def draws_of(entropy: VectorEntropy) -> Json:
     """The draws of one site in one attempt, as the file has them."""
-    return {
+    made: Json = {
         "mask_secret": entropy.tokens["mask secret"],
         "self_mask_seed": entropy.tokens["self-mask seed"],
         "seal_key": {"mlkem_seed": entropy.mlkem_seed.hex(), "x25519_private": entropy.x25519_private.hex()},
-        "coefficients": list(entropy.coefficients),
+        "coefficients": [value for value, limit in entropy.drawn if limit == shamir.PRIME],
     }
+    picks = [int(value, 16) for value, limit in entropy.drawn if limit < shamir.PRIME]
+    return {**made, "picks": picks} if picks else made
 
 
 def party_of(world: World) -> Json:
@@ -53,20 +56,26 @@ class Scripts:
 
     world: World
     honest: Honest
+    about: str = "one hospital of seven; six are asked, one falls silent; README.md has the format"
+    prefix: str = "site"
+    draw_names: tuple[str, ...] = ("first", "second")
+    more: Json = field(default_factory=dict)  # what the party knows beside the usual
     book: Book = field(default_factory=Book)
     scripts: list[Json] = field(default_factory=list)
     sharings: dict[str, list[Json]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.party = party_of(self.world)
+        self.party = {**party_of(self.world), **self.more}
         entropies = self.world.entropies
-        self.draws = {draw: draws_of(entropies[(ME, draw)]) for draw in ("first", "second")}
-        self.keys = {name: self._keys(entropies[(name, "first")]) for name in COHORT if name != ME}
+        self.draws = {draw: draws_of(entropies[(ME, draw)]) for draw in self.draw_names}
+        others = (name for name in self.honest.spec.cohort if name != ME)
+        self.keys = {name: self.keys_of(entropies[(name, self.draw_names[0])]) for name in others}
         for stage, requests in self.honest.requests.items():
             self.book.add(stage, requests[ME])
 
     @staticmethod
-    def _keys(entropy: VectorEntropy) -> Json:
+    def keys_of(entropy: VectorEntropy) -> Json:
+        """The private keys of another site."""
         from secfed.crypto import labels
         from secfed.crypto.keystream import derive
 
@@ -81,7 +90,7 @@ class Scripts:
     def content(self) -> Json:
         """The file."""
         return {
-            "about": "one hospital of seven; six are asked, one falls silent; README.md has the format",
+            "about": self.about,
             "party": self.party,
             "draws": self.draws,
             "keys": self.keys,
@@ -92,7 +101,7 @@ class Scripts:
 
     def begin(self, name: str, *, file: bool = False, **party: Any) -> Script:
         """A new script, with its first session open; ``file`` where it touches the journal's file."""
-        made: Json = {"name": f"site_{name}", "steps": [{"journal": "keep"}] if file else []}
+        made: Json = {"name": f"{self.prefix}_{name}", "steps": [{"journal": "keep"}] if file else []}
         self.scripts.append(made)
         script = Script(self, made)
         made["steps"].clear()
@@ -107,10 +116,11 @@ class Script:
         self._closing = ExitStack()
         self._player: SitePlayer = self._closing.enter_context(site_player(made["steps"]))
         self._party: Json = {}
-        self._spec = b""
+        self._heard = Heard()
 
-    def open(self, label: str, draws: str = "first", **party: Any) -> Script:
+    def open(self, label: str, draws: str = "", **party: Any) -> Script:
         """A new session; ``party`` replaces what the site knows."""
+        draws = draws or self._all.draw_names[0]
         if "limits" in party:
             party["limits"] = {**self._all.party["limits"], **party["limits"]}
         self._party = {**self._all.party, **party}
@@ -136,15 +146,15 @@ class Script:
         data = message if isinstance(message, bytes) else message.encode()
         reply = self._player.send(data)
         step: Json = {"in": self._all.book.parts(data)}
-        if reply and peek_type(reply) == Sharing.TYPE:
-            found = opened(reply, data, self._spec, self._party, self._all.keys)
+        self._heard.note(data)
+        if is_sharing(reply):
+            found = opened(reply, self._heard, self._party, self._all.keys)
             known = [name for name, one in self._all.sharings.items() if one == found]
             name = known[0] if known else f"sharing {len(self._all.sharings)}"
             self._all.sharings[name] = found
             step["sharing"] = name
         else:
             step["out"] = self._all.book.parts(reply)
-        self._spec = data if data[9:10] == b"\0" else self._spec
         self._steps.append(step)
         return self
 

@@ -25,7 +25,7 @@ from secfed.crypto.refusals import Refusal as R
 from tests.vectors.primitives import Json, pattern
 from tests.vectors.scripts.site_builder import Scripts
 from tests.vectors.scripts.site_journal_scripts import journal_scripts
-from tests.vectors.scripts.world import ASIDE, COHORT, DROPPED, ME, SHAPE, THRESHOLD
+from tests.vectors.scripts.world import ASIDE, COHORT, DROPPED, GROUP_KEY, ME, SHAPE, THRESHOLD
 
 FIRST, _, _, FOURTH, FIFTH, LAST = COHORT
 
@@ -59,6 +59,14 @@ def _whole_attempts(scripts: Scripts) -> None:
     honest = scripts.honest.requests
     whole = scripts.begin("whole_attempt")
     whole.until("result").honest("result").refuses(honest["result"][ME], R.OUT_OF_ORDER).end()
+    for name, own in {
+        "closed": {"group_key": GROUP_KEY.hex()},
+        "aes": {"keystream": "aes-256-ctr"},
+        "closed_aes": {"group_key": GROUP_KEY.hex(), "keystream": "aes-256-ctr"},
+    }.items():
+        script = scripts.begin(f"upload_{name}", **own).until("consistency")
+        script.honest("consistency", "unmask")
+        (script.refuses(honest["result"][ME], R.OUT_OF_ORDER) if "group_key" in own else script).end()
     request = UnmaskRequest.decode(honest["unmask"][ME])
     others = tuple(view for view in request.views if view.site != ME)
     script = scripts.begin("views_of_others_are_enough").until("unmask")

@@ -20,6 +20,7 @@ from secfed.crypto.attempt import SiteContribution, SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.graph import SparseGraph
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import Result, Specification
@@ -38,6 +39,7 @@ THRESHOLD: Final = 4
 STUDY: Final = "vectors-" + pattern("study").hex()
 SHAPE: Final = VectorShape((Run(12, 5), Run(64, 1), Run(32, 2)), pattern("layout digest of the scripts"))
 BROADCAST: Final = pattern("broadcast digest of the scripts")
+GROUP_KEY: Final = pattern("group key of the scripts")
 LIMITS: Final = SiteLimits(colluders=1)
 
 
@@ -58,10 +60,11 @@ class World:
 
     envelopes: Envelopes = field(default_factory=Envelopes)
     entropies: dict[tuple[str, str], VectorEntropy] = field(default_factory=dict)
+    sites: tuple[str, ...] = SITES
 
     def __post_init__(self) -> None:
         self.aggregator = self.person("aggregator")
-        self.people = {name: self.person(name) for name in SITES}
+        self.people = {name: self.person(name) for name in self.sites}
         self.roster = Roster.of(self.aggregator, list(self.people.values()))
 
     @staticmethod
@@ -122,8 +125,16 @@ class Honest:
     dealing: tuple[str, str, Callable[[int, bytes], bytes]] | None = (
         None  # whose shares of what, and how they change
     )
+    graph: SparseGraph | None = None
+    given: Callable[[], Mapping[str, Any]] = dict  # to every contribution
+    shape: VectorShape = SHAPE
     requests: dict[str, dict[str, bytes]] = field(default_factory=dict)
     replies: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """In order."""
+        return STAGES if self.graph is None else (STAGES[0], "choose", *STAGES[1:])
 
     def run(self) -> Honest:
         """Carry it to its end; only to the last replies where somebody deals what it did not advertise."""
@@ -152,14 +163,18 @@ class Honest:
     def _run(self) -> Honest:
         world, spec = self.world, self.spec
         sites = {
-            name: MaskedSite(world.contribution(name, self.draw, round=spec.round)) for name in spec.cohort
+            name: MaskedSite(
+                world.contribution(name, self.draw, round=spec.round, **self.given()), self.graph
+            )
+            for name in spec.cohort
         }
-        server = MaskedServer(spec, world.roster, SHAPE)
+        server = MaskedServer(spec, world.roster, self.shape, graph=self.graph)
         pending = server.begin()
-        for stage in STAGES[:-1]:
+        for stage in self.stages[:-1]:
             self.requests[stage] = {site: bytes(request) for site, request in pending.items()}
             for site, request in pending.items():
-                if STAGES.index(self.silent.get(site, "result")) <= STAGES.index(stage):
+                index = self.stages.index
+                if index(self.silent.get(site, "result")) <= index(stage):
                     continue
                 reply = bytes(sites[site].handle(request))
                 self.replies.setdefault(stage, {})[site] = reply

@@ -143,7 +143,12 @@ export const Envelope = record([
   ["sender", id], ["recipient", id], ["sealed_seed", bytes(1168)], ["sealed_shares", bytes(1202)],
   ["mask_secret_share_digest", digest], ["self_mask_share_digest", digest], signature,
 ]);
+export const SeedEnvelope = record([["sender", id], ["recipient", id], ["sealed_seed", bytes(1168)], signature]);
 export const View = record([["site", id], signature]);
+const KeyHello = record([["site", id], ["seal_key", blobOf(4, 1216)], signature]);
+export const KeyPackage = record([["recipient", id], ["sealed_key", blobOf(4, 2 ** 20)], signature]);
+const publicKey = ["public_key", blobOf(4, 2 ** 22)];
+export const Choice = record([["site", id], ["holders", blobOf(4, 125)], ["threshold", u16], signature]);
 const Share = record([["peer", id], ["kind", u8], ["share", bytes(33)]], ({ kind }) => {
   if (kind !== 1 && kind !== 2) throw malformed(`no share has the kind ${kind}`);
 });
@@ -169,13 +174,32 @@ export const MESSAGES = {
     if (!ascending(shares.map((share) => share.peer))) throw malformed("shares are out of order");
   })],
   Result: [10, record([["spec_digest", digest], ["survivors", names], ["totals_digest", digest], signature])],
+  KeyHello: [11, KeyHello],
+  KeyRequest: [12, record([["hellos", list(KeyHello)]])],
+  KeyPackages: [13, record([publicKey, ["packages", list(KeyPackage)]])],
+  KeyDelivery: [14, record([publicKey, ["package", KeyPackage]])],
+  StateView: [16, record([["site", id], ["sums", u32], ["state_digest", digest], signature])],
+  ClosedSum: [26, record([
+    ["spec", blobOf(4, 2 ** 20)], ["result", blobOf(4, 2 ** 20)], ["adverts_digest", digest], ["vector", blob64],
+  ])],
   FinalModel: [17, record([
     ["study", id], ["roster_digest", digest], ["round", u32], ["sums", u32], ["model_digest", digest],
     signature, ["model", blob64],
   ])],
   Confirmation: [18, record([["site", id], ["complaints", names], signature])],
   SharingSet: [19, record([["sharing", names]])],
+  AdvertDigests: [20, record([["adverts", list(record([["site", id], ["digest", digest]]))]])],
+  Choice: [21, Choice],
+  Neighbourhood: [22, record([["adverts", list(Advert)], ["choices", list(Choice)]])],
+  NeighbourSharing: [23, record([["envelopes", list(Envelope)], ["seeds", list(SeedEnvelope)]])],
+  NeighbourDeliveries: [24, record([["envelopes", list(Envelope)], ["seeds", list(SeedEnvelope)]])],
+  ProvenUnmaskRequest: [25, record([
+    ["dropped", names], ["views", list(View)],
+    ["uploads", list(record([["site", id], ["vector_digest", digest], signature]))],
+  ])],
 };
+
+export const ExpectedState = record([["sums", u32], ["digest", digest]]);
 
 export const MAGIC = utf8("secfed/v1");
 

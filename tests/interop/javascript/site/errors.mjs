@@ -42,8 +42,14 @@ const REFUSALS = {
   39: ["PolicyRefused", "too few of the sites add more than zeros to a part of this sum"],
   40: ["BadSignature", "the final model is not signed by the pinned aggregator"],
   41: ["InconsistentView", "the final model is of another study or roster, not what was signed, or not this site's"],
+  42: ["InconsistentView", "the first broadcast is not the model that the study begins with"],
   43: ["MalformedMessage", "the broadcast holds a number that is not finite or beyond the study's bound"],
   44: ["MalformedMessage", "the broadcast has other names or shapes than this study's"],
+  45: ["InconsistentView", "what was relayed is not the sum of the uploads that the result names"],
+  46: ["Replay", "a sparse graph is not drawn so often for one exchange"],
+  47: ["BadSignature", "a choice of holders is not signed by its site for this attempt"],
+  48: ["InconsistentView", "the neighbourhood is not this site's holders and the sites that chose it, with the keys advertised"],
+  49: ["InconsistentView", "a survivor whose share this site holds did not sign its upload for the same sharing set"],
 };
 
 // What leaves of an error that has no number.

@@ -8,6 +8,7 @@ import { Layout } from "./layout.mjs";
 import { MaskedSite } from "./masked.mjs";
 import { digest, random } from "./primitives.mjs";
 import { readTensors } from "./safetensors.mjs";
+import { SparseSite } from "./sparse.mjs";
 
 const READY = utf8("ready");
 const [TASK, STEP, NOTICE] = [1, 2, 3];
@@ -17,11 +18,11 @@ const MODEL_FILE = "model.safetensors";
 /**
  * One site of one study under masked protection. `program` is the local work: `exchanges(round)` with name and
  * fields of each, `shapes` of the broadcast, `bound` of its numbers, and `contribute(exchange, tensors)`; `cipher`
- * makes the masks.
+ * makes the masks, between all sites or in the sparse `graph` ({dropout_rate}).
  */
 export class Hospital {
-  constructor({ identity, roster, study, program, policy, journal, transcript, folder, cipher }) {
-    Object.assign(this, { identity, roster, study, program, policy, journal, transcript, folder, cipher });
+  constructor({ identity, roster, study, program, policy, journal, transcript, folder, cipher, graph }) {
+    Object.assign(this, { identity, roster, study, program, policy, journal, transcript, folder, cipher, graph });
     this.work = this.session = null;
   }
 
@@ -29,10 +30,10 @@ export class Hospital {
   handle(frame) {
     if (!(frame[0] in FRAMES)) throw malformed("no frame of this protocol");
     const fields = readAll(FRAMES[frame[0]], frame.subarray(1));
-    return { [TASK]: this.#task, [STEP]: this.#step, [NOTICE]: this.#notice }[frame[0]].call(this, fields);
+    return { [TASK]: this.task, [STEP]: this.step, [NOTICE]: this.notice }[frame[0]].call(this, fields);
   }
 
-  #task({ study, round, exchange_index, exchange, broadcast }) {
+  task({ study, round, exchange_index, exchange, broadcast }) {
     const contradicts = (message) => new ProtocolError("InconsistentView", message);
     if (study !== this.study) throw contradicts("a task of another study");
     const planned = this.program.exchanges(round)[exchange_index];
@@ -40,11 +41,12 @@ export class Hospital {
     const broadcastDigest = digest("broadcast digest", broadcast);
     const last = this.work ?? { round: 0, exchangeIndex: 0 };
     const later = round - last.round || exchange_index - last.exchangeIndex;
-    if (later === 0 && !this.journal.left(study, round, exchange_index)) {
+    const left = this.journal.left(study, round, exchange_index); // also before a restart
+    if (later === 0 && !left) {
       if (!equal(broadcastDigest, last.broadcastDigest)) throw contradicts("the exchange was begun from another broadcast");
       return READY; // an aggregator that was restarted asks again
     }
-    if (later <= 0) throw new ProtocolError("Replay", "this exchange was worked on already");
+    if (later <= 0 || left) throw new ProtocolError("Replay", "this exchange was worked on already");
     const tensors = this.#checked(broadcast);
     const layout = new Layout(planned.fields, this.roster.ids.length);
     // What the work comes to changes nothing about the reply: the program adds zeros where it fails.
@@ -52,7 +54,7 @@ export class Hospital {
     this.session = null;
     this.work = {
       study, round, exchange, exchangeIndex: exchange_index, layout, lanes, isPrivate: false, broadcastDigest,
-      cipher: this.cipher,
+      cipher: this.cipher, graph: this.graph,
     };
     return READY;
   }
@@ -69,14 +71,14 @@ export class Hospital {
     return tensors;
   }
 
-  #step({ round, exchange_index, attempt, message }) {
+  step({ round, exchange_index, attempt, message }) {
     const { work, session } = this;
     if (work?.round !== round || work.exchangeIndex !== exchange_index) {
       throw new ProtocolError("InconsistentView", "a step of an exchange that was not worked on");
     }
     if (session !== null && attempt < session.number) throw new ProtocolError("Replay", "a step of an earlier attempt");
     if (session !== null && attempt === session.number) return session.site.handle(message);
-    const opened = new MaskedSite({ ...this, tell: this });
+    const opened = new (this.graph ? SparseSite : MaskedSite)({ ...this, tell: this });
     if (isSpecification(message)) {
       const signed = decode("Specification", message).attempt;
       require(signed === attempt, 10, "the frame names another attempt than the specification");
@@ -86,7 +88,7 @@ export class Hospital {
     return reply;
   }
 
-  #notice({ message }) {
+  notice({ message }) {
     const final = openFinalModel(message, this.roster, this.study);
     const sha256 = hex(final.model_digest);
     const known = this.transcript.bodies.find(({ kind }) => kind === "model")?.body;

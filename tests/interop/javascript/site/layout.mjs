@@ -91,6 +91,16 @@ export class Layout {
     this.digest = digest("layout digest", concat(u32.write(sites), Fields.write(written)));
   }
 
+  /** Totals by name, as arrays of numbers, from summed lanes by run. */
+  totals(lanes, survivors) {
+    const left = lanes.map((run) => Array.from(run));
+    return Object.fromEntries(this.fields.map(({ name, bits }, index) => {
+      const run = left[this.runs.findIndex((one) => one.bits === bits)];
+      const own = run.splice(0, this.sizes[index]);
+      return [name, own.map((lane) => this.rules[index].decode(lane, survivors))];
+    }));
+  }
+
   /**
    * Lanes by run. `values` maps names to arrays of numbers, in row-major order; a field that has a value which is
    * not finite is zeros.
