@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -166,3 +167,24 @@ def test_options_that_make_no_sense():
     for key, value in (("shape", [0, 4, 4]), ("window", [1, 1]), ("sites", ["../a"])):
         with pytest.raises(ConfigError, match=f"data.{key}"):
             checked(VolumesOptions, {**keys, key: value}, "data")
+
+
+def element(keyword: str, value: object, kind: str = "LO") -> SimpleNamespace:
+    return SimpleNamespace(keyword=keyword, value=value, VR=kind, tag=SimpleNamespace(group=8, element=9))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        element("PatientBirthDate", "19700101", "DA"),
+        element("", SECRET, "PN"),
+        element("AccessionNumber", 4711),
+    ],
+)
+def test_identity_is_refused_where_the_extra_is_not_installed_too(found: SimpleNamespace):
+    harmless = [element("PatientID", "pseudonym"), element("PatientName", "^^", "PN")]
+    refuse_identity(harmless, "file 1")
+    for dataset in ([*harmless, found], [*harmless, element("Items", [[found]], "SQ")]):
+        with pytest.raises(DataError, match="file 1: still has the attribute") as error:
+            refuse_identity(dataset, "file 1")
+        assert str(found.value) not in str(error.value)
