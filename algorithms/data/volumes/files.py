@@ -5,7 +5,7 @@ of :data:`IDENTIFYING` is refused: training has no use for it, and what is not r
 are common, so ``PatientID`` is not among them; its value is never used. Errors name attributes, never values,
 and count the files of a series, for a file's name may be a patient's.
 
-Source: DICOM PS3.15 2024a, table E.1-1 (basic application level confidentiality profile; those that
+Source: DICOM PS3.15, annex E, table E.1-1 (basic application level confidentiality profile; those that
 identify by themselves).
 """
 
