@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from secfed.algorithms.data.tokens import RESERVED
-from secfed.study.build import build
+from secfed.study.build import build_data
 from secfed.study.study import Study
 
 STEPS, RATE, DECAYS = 60, 0.05, (1e-5, 1e-4, 5e-4)
@@ -20,7 +21,7 @@ STEPS, RATE, DECAYS = 60, 0.05, (1e-5, 1e-4, 5e-4)
 
 def main() -> None:
     """Accuracy and balanced accuracy on the held-out notes, for each weight decay."""
-    data = build(Study.load(Path(sys.argv[1]))).setting.labelled()
+    data: Any = build_data(Study.load(Path(sys.argv[1])))
     sites = [data.site(site) for site in data.sites]
     train_y, test_y = torch.cat([one.train_y for one in sites]), torch.cat([one.test_y for one in sites])
     ids = torch.cat([one.train_x for one in sites]).long(), torch.cat([one.test_x for one in sites]).long()
