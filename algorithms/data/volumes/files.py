@@ -122,7 +122,8 @@ def _nifti(path: Path, where: str) -> Volume:
     except ImportError:
         raise ConfigError("data.path: NIfTI needs nibabel", remedy=installing("imaging")) from None
     try:
-        image = nibabel.as_closest_canonical(nibabel.load(path))
+        to_canonical: Any = nibabel.as_closest_canonical  # without annotations
+        image = to_canonical(nibabel.load(path))
         values = np.asarray(image.dataobj, dtype=np.float32)
         x, y, z = (float(one) for one in image.header.get_zooms()[:3])
     except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error):
