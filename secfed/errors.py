@@ -17,6 +17,7 @@ EXTRAS: Final = {
     "vision-language": ("timm", "torchvision", "transformers", "PIL"),
     "cluster": ("ray", "submitit"),
     "pdf": ("fpdf",),
+    "imaging": ("pydicom", "nibabel"),
     "web": ("starlette", "uvicorn"),
     "analyse": ("formulaic", "pyarrow", "duckdb"),
 }

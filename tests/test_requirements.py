@@ -15,7 +15,19 @@ from packaging.utils import canonicalize_name
 from secfed import errors
 from tests.layout import HOMES, PROJECT, ROOT, files_of
 
-EXTRAS = ("analyse", "cluster", "he", "net", "web", "flower", "pdf", "vision-language", "dev", "docs")
+EXTRAS = (
+    "analyse",
+    "cluster",
+    "he",
+    "net",
+    "web",
+    "imaging",
+    "flower",
+    "pdf",
+    "vision-language",
+    "dev",
+    "docs",
+)
 
 
 def requirements(without: str = "") -> list[Requirement]:
@@ -68,7 +80,7 @@ def test_every_foreign_package_that_secfed_imports_is_a_requirement() -> None:
     for path in (path for home in HOMES for path in files_of(home) if path.suffix == ".py"):
         for line, top in imports_of(path):
             if top != "secfed" and top not in sys.stdlib_module_names:
-                owners = {canonicalize_name(owner) for owner in distributions.get(top, [])}
+                owners = {canonicalize_name(owner) for owner in distributions.get(top, [top])}
                 assert owners & asked, f"{path}:{line} imports {top}: pyproject.toml does not ask for it"
 
 
@@ -85,7 +97,7 @@ def test_what_a_message_says_of_a_package_is_in_its_extra() -> None:
     distributions = importlib.metadata.packages_distributions()
     for extra, packages in errors.EXTRAS.items():
         asked = {canonicalize_name(Requirement(line).name) for line in optional()[extra]}
-        owners = {canonicalize_name(owner) for name in packages for owner in distributions[name]}
+        owners = {canonicalize_name(owner) for name in packages for owner in distributions.get(name, [name])}
         assert owners == asked, extra
 
 

@@ -20,6 +20,7 @@ from secfed.algorithms.data.base import site_index
 from secfed.algorithms.framework import datasets
 from secfed.algorithms.framework.datasets import SiteData, SiteId
 from secfed.algorithms.framework.randomness import derive_seed, numpy_generator
+from secfed.algorithms.framework.targets import Targets
 from secfed.algorithms.framework.unfit import unfit
 from secfed.errors import ConfigError, DataError
 
@@ -36,7 +37,7 @@ class PreparedRecords:
     """Records before the split."""
 
     x: NDArray[Any]  # [n, ...] float64; NaN where a value is missing
-    y: NDArray[np.int64]  # [n] labels
+    y: NDArray[Any]  # [n] labels; of other tasks [n, ...] as the data set's Targets say
     # [n, k] float64 columns (one-hot, missing-value indicators) that follow those of x, neither imputed nor
     # standardised
     extra: NDArray[Any] | None = None
@@ -107,6 +108,12 @@ class Facts:
     classes: int
     seed: int
     numeric: int = 1  # columns that are standardised unless the rules fix them
+    other_targets: Targets | None = None  # None: classes
+
+    @property
+    def targets(self) -> Targets:
+        """What a record's target is."""
+        return self.other_targets or Targets.of_classes(self.classes)
 
 
 def prepare(site_id: SiteId, records: PreparedRecords, facts: Facts) -> SiteData:
@@ -134,11 +141,11 @@ def prepare(site_id: SiteId, records: PreparedRecords, facts: Facts) -> SiteData
             unfit(_unknown_value(site_id, records, x, rules))
             x = np.where(np.isnan(x), 0.0, x)
         inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
-    labels = torch.from_numpy(np.ascontiguousarray(records.y, dtype=np.int64))
+    labels = torch.from_numpy(np.ascontiguousarray(records.y)).to(facts.targets.kind)
     whose = None if records.patients is None else [records.patients[row] for row in train.tolist()]
     patients = None if whose is None else datasets.numbered(whose)
     data = SiteData(inputs[train], labels[train], inputs[test], labels[test], patients)
-    return datasets.check_site(site_id, data, input_shape=facts.input_shape, classes=facts.classes)
+    return datasets.check_site(site_id, data, input_shape=facts.input_shape, targets=facts.targets)
 
 
 class PreparedSites:
@@ -146,6 +153,7 @@ class PreparedSites:
 
     def __init__(self, read: Callable[[SiteId], PreparedRecords], facts: Facts) -> None:
         self.sites, self.input_shape, self.classes = facts.sites, facts.input_shape, facts.classes
+        self.targets = facts.targets
         self._read, self._facts = read, facts
 
     def for_record_privacy(self, *, slots: bool = False) -> Self:
@@ -169,7 +177,10 @@ def _divided(site_id: SiteId, records: PreparedRecords, rules: Preparation, seed
     rng = numpy_generator(seed, "split", site_id)
     if rules.split == "slots":
         return _sides(rng.random(len(records.y)) < rules.test_fraction)
-    return split(records.y, rules.test_fraction, rng)
+    # A share of each class; of targets that are none, of all records.
+    plain = records.y.ndim == 1 and np.issubdtype(records.y.dtype, np.integer)
+    classes = records.y if plain else np.zeros(len(records.y), dtype=np.int64)
+    return split(classes, rules.test_fraction, rng)
 
 
 def split(y: NDArray[np.int64], test_fraction: float, rng: np.random.Generator) -> Sides:
@@ -191,7 +202,7 @@ def split_by_content(records: PreparedRecords, test_fraction: float, key: int) -
     in the records may follow from other records. The key is below 2^64.
     """
     count = len(records.y)
-    parts = [np.asarray(records.x, dtype=np.float64).reshape(count, -1), records.y.reshape(count, 1)]
+    parts = [np.asarray(records.x, dtype=np.float64).reshape(count, -1), records.y.reshape(count, -1)]
     if records.extra is not None:
         parts.insert(1, records.extra.reshape(count, -1))
     rows = np.concatenate([np.asarray(part, dtype="<f8") for part in parts], axis=1)

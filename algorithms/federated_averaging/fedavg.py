@@ -47,7 +47,7 @@ class FedAvg(WeightedMean):
             # One record has no spread to be normalised by.
             single=options.batch_norm in (None, "frozen"),
         )
-        return Training(model, optimiser, nn.functional.cross_entropy, loader)
+        return Training(model, optimiser, self.task.criterion, loader)
 
     def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
         """How far training moved the parameters, and its mean loss."""

@@ -119,7 +119,7 @@ class FedSGD(WeightedMean):
             from secfed.dp.training.losses import supervised
             from secfed.dp.training.patient_records import TensorRecords
 
-            loss = supervised(nn.functional.cross_entropy)
+            loss = supervised(self.task.criterion)
             found = context.sums.gradients(model, loss, TensorRecords((inputs, labels)))
             return {f"gradient/{name}": found[name].cpu() for name in self.trained}
         model.train()
@@ -128,7 +128,7 @@ class FedSGD(WeightedMean):
         with seeded(context.seed, "train", context.site, context.round):  # for random layers
             for start in range(0, len(labels), _ROWS):
                 rows = slice(start, start + _ROWS)
-                part = nn.functional.cross_entropy(model(inputs[rows]), labels[rows], reduction="sum")
+                part = self.task.summed_loss(model(inputs[rows]), labels[rows])
                 (part / len(labels)).backward()  # type: ignore[no-untyped-call]
                 total += part.detach()
         values = dict(model.named_parameters())

@@ -50,5 +50,5 @@ class FlowerClients(WeightedMean):
                 value.copy_(torch.as_tensor(array).to(value.dtype))
             known, device = data.train_y.to(context.device), context.device
             scores = torch.cat([model.eval()(x.to(device)) for x in torch.split(data.train_x, _ROWS)])
-            loss = float(nn.functional.cross_entropy(scores, known))
+            loss = float(self.task.criterion(scores, known))
         return {**self.difference(model, context.received), "train_loss": loss}

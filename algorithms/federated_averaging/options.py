@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from secfed.algorithms.framework.step_options import DeviceOptions, StepOptions
+from secfed.algorithms.framework.targets import TASKS, TaskName
 from secfed.config.schema import LATER
 from secfed.errors import ConfigError
+
+BestBy = (  # of all tasks
+    Literal["loss", "accuracy", "balanced_accuracy", "roc_auc"]
+    | Literal["r2", "f1_micro", "f1_macro", "concordance", "dice", "iou"]
+)
+_MEASURED: Final[Mapping[TaskName, tuple[str, ...]]] = {
+    "classification": ("accuracy", "balanced_accuracy", "roc_auc"),
+    "regression": ("r2",),
+    "multi-label": ("f1_micro", "f1_macro", "roc_auc"),
+    "survival": ("concordance",),
+    "segmentation": ("dice", "iou"),
+}
 
 
 class MeanOptions(DeviceOptions):
@@ -18,6 +32,11 @@ class MeanOptions(DeviceOptions):
     weighting: Literal["records", "equal"] = Field(
         default="records", description='"records" (up to weight_cap) or "equal"'
     )
+    task: TaskName = Field(
+        default="classification",
+        json_schema_extra=LATER,
+        description="what is learnt: " + ", ".join(f'"{name}"' for name in TASKS),
+    )
     weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
 
     keep: Literal["last", "best"] = Field(
@@ -25,10 +44,11 @@ class MeanOptions(DeviceOptions):
         json_schema_extra=LATER,
         description='"last", or "best": the model of the round with the best summed metric',
     )
-    best_by: Literal["loss", "accuracy", "balanced_accuracy", "roc_auc"] = Field(
+    best_by: BestBy = Field(
         default="accuracy",
         json_schema_extra=LATER,
-        description='the metric of keep and patience: "accuracy", "balanced_accuracy", "roc_auc" or "loss"',
+        description='the metric of keep and patience: "accuracy", "balanced_accuracy", "roc_auc" or "loss"; '
+        'of other tasks "loss", "r2", "f1_micro", "f1_macro", "roc_auc", "concordance", "dice" or "iou"',
     )
     patience: int | None = Field(
         default=None,
@@ -43,6 +63,12 @@ class MeanOptions(DeviceOptions):
             raise ConfigError(
                 "algorithm.best_by: nothing is decided by it",
                 remedy='remove it, or set algorithm.keep = "best" or algorithm.patience',
+            )
+        known = ("loss", *_MEASURED[self.task])
+        if self.best_by not in known and (self.keep == "best" or self.patience is not None):
+            raise ConfigError(
+                f'algorithm.best_by: "{self.best_by}" is no metric of algorithm.task = "{self.task}"',
+                remedy="set it to one of: " + ", ".join(known),
             )
         return self
 

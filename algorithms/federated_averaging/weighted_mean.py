@@ -38,7 +38,6 @@ from secfed.algorithms.framework.base import Metrics, SiteProgram, fitting, no_e
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.parameters import write_parameters
 from secfed.algorithms.framework.server_state import MODEL, ModelServer, copies, model_of, part_of
-from secfed.algorithms.metrics import classification
 from secfed.dp.training.plain_loop import choose_device
 from secfed.dp.training.step import StepSettings
 from secfed.errors import RangeError, WrongState
@@ -71,9 +70,7 @@ class WeightedMean(WeightedPlan):
         network = self.setting.model().to(device)
         write_parameters(network, model)
         return {
-            site: classification.finish(
-                self.evaluate(network, self.site_data(site), device), self.data.classes
-            )
+            site: self.task.finish(self.evaluate(network, self.site_data(site), device))
             for site in self.setting.sites
         }
 
@@ -111,7 +108,7 @@ class WeightedMeanSite(SiteProgram):
         if self._algorithm.statistics is not None:
             known["records"] = self._algorithm.statistics.records(len(data.train_y))
         if not self._algorithm.noisy_metrics:
-            known |= classification.counts(data.test_y, self._algorithm.data.classes)
+            known |= self._algorithm.task.counts(data.test_y)
         return fitting(exchange, known)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
@@ -165,11 +162,12 @@ class WeightedMeanSite(SiteProgram):
 
         if not self._algorithm.noisy_metrics or self._sums is not None:
             return sums()
-        if self._privacy is None:
-            raise WrongState("private metrics need a site's privacy")
-        fields = classification.fields(self._algorithm.data.classes, noisy=True)
+        task = self._algorithm.task
+        if self._privacy is None or task.noisy_l2 is None:
+            raise WrongState("private metrics need a site's privacy, and a task that has them")
+        fields = task.fields(noisy=True)
         noisy = {field.name: field.shape for field in fields}
-        return self._privacy.release_sums(sums, noisy, l2=classification.NOISY_L2)
+        return self._privacy.release_sums(sums, noisy, l2=task.noisy_l2)
 
     def _train_on(self, round_number: int, received: State, shared: State) -> Summands:
         write_parameters(self._model, received)  # evaluation may have personalised them
@@ -243,7 +241,7 @@ class WeightedMeanServer(ModelServer):
         version = round_number - 1 if self.stopped is None else min(round_number - 1, self.stopped)
         metrics = self._metrics.of(version)
         noise = self._algorithm.metric_noise(totals)
-        metrics.update(classification.finish(totals, self._algorithm.data.classes, deviation=noise))
+        metrics.update(self._algorithm.task.finish(totals, deviation=noise))
         over = self.stopped is not None and round_number > self.stopped
         self._best.measured(version, metrics, self._model)
         if exchange.name != UPDATE or over:

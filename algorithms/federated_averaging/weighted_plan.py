@@ -29,7 +29,7 @@ from secfed.algorithms.framework.parameters import (
 )
 from secfed.algorithms.framework.setting import FIXED_COHORT, Setting
 from secfed.algorithms.framework.step_options import check_steps
-from secfed.algorithms.metrics import classification
+from secfed.algorithms.tasks.choice import task_of
 from secfed.config.schema import OwnOptions
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Layout, State, Summands, Totals
@@ -87,10 +87,11 @@ class WeightedPlan(Algorithm):
         batch_norm = self._batch_norm(setting, options)
         self.setting, self.options = with_selection(with_batch_norm(setting, batch_norm), options), options
         setting, self.data = self.setting, setting.labelled()
+        self.task = task_of(setting, getattr(options, "task", "classification"))
         model = setting.model()
         self.trained = self.summed_parameters(model)
-        if isinstance(setting.study.model, OwnOptions):
-            check_scores(model, self.data.input_shape, self.data.classes)
+        if isinstance(setting.study.model, OwnOptions) or self.task.outputs != (self.data.classes,):
+            check_scores(model, self.data.input_shape, self.task.outputs)
         self.initial: State = read_parameters(model)
         self.home = home_numbers(model)
         self.check_privacy()
@@ -274,7 +275,7 @@ class WeightedPlan(Algorithm):
         return (*self.fields(), weight, Block("train_loss", (), LOSS_BOUND, 64))
 
     def _evaluation(self, wanted: bool) -> tuple[Block, ...]:
-        return classification.fields(self.data.classes, noisy=self.noisy_metrics) if wanted else ()
+        return self.task.fields(noisy=self.noisy_metrics) if wanted else ()
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """``update`` in rounds 1 to ``rounds``, then ``evaluate``; fewer where no metrics leave."""
@@ -346,7 +347,7 @@ class WeightedPlan(Algorithm):
     def site_data(self, site_id: SiteId) -> SiteData:
         """One site's checked records."""
         data, shape = self.data.site(site_id), self.data.input_shape
-        return check_site(site_id, data, input_shape=shape, classes=self.data.classes)
+        return check_site(site_id, data, input_shape=shape, targets=self.task.targets)
 
     @property
     def noisy_metrics(self) -> bool:
@@ -366,10 +367,8 @@ class WeightedPlan(Algorithm):
 
         privacy = self.setting.study.privacy
         event = None if privacy is None else plan_sums(privacy)
-        return 0.0 if event is None else event.noise_multiplier * classification.NOISY_L2
+        return 0.0 if event is None else event.noise_multiplier * (self.task.noisy_l2 or 0.0)
 
     def evaluate(self, model: nn.Module, data: SiteData, device: torch.device) -> dict[str, torch.Tensor]:
         """Sums over the held-out records of one site, by field name."""
-        return classification.evaluate(
-            model, data.test_x, data.test_y, classes=self.data.classes, device=device
-        )
+        return self.task.evaluate(model, data.test_x, data.test_y, device=device)

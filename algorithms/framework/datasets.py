@@ -13,7 +13,8 @@ from typing import Final, Protocol, runtime_checkable
 
 import torch
 
-from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
+from secfed.algorithms.framework.targets import Targets
+from secfed.algorithms.framework.unfit import unfit, zero_if_not_finite
 from secfed.errors import DataError
 
 SiteId = str
@@ -29,9 +30,9 @@ class SiteData:
     """
 
     train_x: torch.Tensor  # [n, *input_shape] float32
-    train_y: torch.Tensor  # [n] int64, 0 <= label < classes
+    train_y: torch.Tensor  # [n] int64, 0 <= label < classes; or as the data set's Targets say
     test_x: torch.Tensor  # [m, *input_shape] float32; m may be 0
-    test_y: torch.Tensor  # [m] int64
+    test_y: torch.Tensor  # [m], the same
     train_patients: tuple[int, ...] | None = None  # whose each record is, as numbers; None if unknown
     blank: bool = False  # whether the one training record stands for none; under [privacy] it adds zeros
 
@@ -47,7 +48,7 @@ class FederatedData(Protocol):
 
 @runtime_checkable
 class LabelledData(FederatedData, Protocol):
-    """Records with class labels."""
+    """Records with class labels; with an attribute ``targets``, with what that says."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -55,7 +56,7 @@ class LabelledData(FederatedData, Protocol):
 
     @property
     def classes(self) -> int:
-        """Number of classes, at least 2."""
+        """Number of classes, at least 2; or what its ``targets.outputs`` is."""
 
     def site(self, site_id: SiteId) -> SiteData:
         """One site's records; a DataError names the site whose are missing, empty or malformed."""
@@ -100,7 +101,9 @@ def _first_nan(x: torch.Tensor) -> int:
     return int(torch.isnan(x).flatten(1).any(dim=1).nonzero()[0]) + 1 if bool(torch.isnan(x).any()) else 0
 
 
-def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
+def check_site(
+    site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], targets: Targets
+) -> SiteData:
     """Check one site's records against the public facts; every data set passes through here.
 
     At a hospital the result is without NaN, Inf and unknown labels, and has at least one training record: see
@@ -111,7 +114,7 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
         if not len(data.test_y):
             raise no_records(site_id)
         unfit(no_training_records(site_id))
-        blank = torch.zeros(1, *input_shape), torch.zeros(1, dtype=torch.int64)
+        blank = torch.zeros(1, *input_shape), targets.blank()
         patients = None if data.train_patients is None else (0,)
         data = replace(data, train_x=blank[0], train_y=blank[1], train_patients=patients, blank=True)
     if len(data.train_y) + len(data.test_y) < _LEAST_RECORDS and not data.blank:
@@ -121,15 +124,17 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
         raise DataError(message, remedy="give the patient of every training record, or of none")
     checked: list[torch.Tensor] = []
     for part, x, y in (("training", data.train_x, data.train_y), ("held-out", data.test_x, data.test_y)):
-        if tuple(x.shape[1:]) != input_shape or len(x) != len(y) or y.dim() != 1:
+        if tuple(x.shape[1:]) != input_shape or len(x) != len(y) or tuple(y.shape[1:]) != targets.shape:
             raise DataError(
                 f"{who}: {part} records have shape {tuple(x.shape[1:])} with labels {tuple(y.shape[1:])}, "
-                f"but the study's have shape {input_shape} with one label each",
+                f"but the study's have shape {input_shape} with "
+                + (f"labels {targets.shape}" if targets.shape else "one label each"),
                 remedy="every site must prepare its records in the same way",
             )
-        if x.dtype != torch.float32 or y.dtype != torch.int64:
+        if x.dtype != torch.float32 or y.dtype != targets.kind:
             message = f"{who}: {part} records are {x.dtype} with labels {y.dtype}"
-            raise DataError(message, remedy="give float32 records and int64 labels")
+            wanted = str(targets.kind).removeprefix("torch.")
+            raise DataError(message, remedy=f"give float32 records and {wanted} labels")
         if not bool(torch.isfinite(x).all()):
             nan = DataError(
                 f"{who}: {part} records contain NaN features, the first in row {_first_nan(x)} of them",
@@ -137,10 +142,6 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
             )
             unfit(nan if bool(torch.isnan(x).any()) else infinite_features(site_id))
             x = zero_if_not_finite(x)
-        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
-            message = f"{who}: {part} records have a label outside the study's {classes} classes"
-            unfit(DataError(message, remedy="check data.label_column and the classes"))
-            y = first_class_if_unknown(y, classes)
-        checked += [x, y]
+        checked += [x, targets.fitting(f"{who}: {part} records", y)]
     train_x, train_y, test_x, test_y = checked
     return SiteData(train_x, train_y, test_x, test_y, data.train_patients, data.blank)

@@ -11,6 +11,7 @@ from torch import nn
 from secfed.errors import ConfigError, MalformedMessage
 from secfed.wire.layout import State
 
+_OTHER_TASKS: Final = "; see algorithm.task for what is no classification"
 _SAME: Final = "the aggregator must run the same study file and the same version of the model"
 
 
@@ -95,8 +96,8 @@ def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
     return names
 
 
-def check_scores(model: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
-    """Try a user's classifier on two records of zeros, before any site has to; it stays in evaluation mode.
+def check_scores(model: nn.Module, input_shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    """Try a user's model on two records of zeros, before any site has to; it stays in evaluation mode.
 
     What PyTorch says about zeros tells nothing about anybody's records, so the ConfigError shows it.
     """
@@ -110,7 +111,9 @@ def check_scores(model: nn.Module, input_shape: tuple[int, ...], classes: int) -
             f"model.name: the model cannot take records of shape {input_shape}: {said}",
             remedy="build its first layer from the shape that the factory is given",
         ) from error
-    if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != (2, classes):
+    if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != (2, *outputs):
         given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-        message = f"model.name: for 2 records the model gives {given}, not scores of shape {(2, classes)}"
-        raise ConfigError(message, remedy="let it end with one score per class, for two classes too")
+        message = f"model.name: for 2 records the model gives {given}, not scores of shape {(2, *outputs)}"
+        raise ConfigError(
+            message, remedy="let it end with one score per class, for two classes too" + _OTHER_TASKS
+        )

@@ -20,11 +20,11 @@ from typing import Final
 import torch
 from torch import nn
 
+from secfed.algorithms.metrics.model_outputs import outputs_of
 from secfed.algorithms.metrics.noise_error import mean_error, ratio_error, stated
 from secfed.algorithms.metrics.score_grid import capped
-from secfed.errors import RangeError
 from secfed.wire.layout import Field
-from secfed.wire.parts import all_finite, otherwise
+from secfed.wire.parts import all_finite
 
 Metrics = dict[str, float]
 
@@ -38,7 +38,7 @@ _COUNT_BITS: Final = 64
 NOISY: Final = ("eval/class_records", "eval/class_correct")
 NOISY_L2: Final = math.sqrt(2.0)  # of what one record adds to them: two ones
 _BATCH: Final = 1024
-_CERTAIN: Final = 1e100  # log-odds of the first and last bin
+CERTAIN: Final = 1e100  # log-odds of the first and last bin
 
 
 def fields(classes: int, *, noisy: bool = False) -> tuple[Field, ...]:
@@ -68,7 +68,7 @@ def evaluate(
     with torch.no_grad():
         for start in range(0, len(labels), _BATCH):
             target = labels[start : start + _BATCH]
-            scores = _scores(model, inputs[start : start + _BATCH].to(device), classes)
+            scores = outputs_of(model, inputs[start : start + _BATCH].to(device), (classes,))
             finite = torch.isfinite(scores).all(dim=1)
             if not all_finite(finite, "scores of held-out records"):
                 scores[~finite] = 0.0
@@ -78,7 +78,7 @@ def evaluate(
             sums["eval/loss"] += capped(torch.where(finite, losses, torch.nan)).sum()
             sums["eval/class_correct"] += one_hot.T @ correct
             if classes == 2:
-                wrong_end = (1.0 - 2.0 * target.double()) * _CERTAIN
+                wrong_end = (1.0 - 2.0 * target.double()) * CERTAIN
                 odds = torch.where(finite, scores[:, 1] - scores[:, 0], wrong_end)
                 sums["eval/scores"] += score_histograms(odds, target)
     return sums
@@ -88,23 +88,6 @@ def counts(labels: torch.Tensor, classes: int) -> dict[str, torch.Tensor]:
     """The sums that no model changes: how many records there are, in all and of each class."""
     of_class = torch.bincount(labels, minlength=classes).to(torch.float64)
     return {"eval/records": of_class.sum(), "eval/class_records": of_class}
-
-
-def _scores(model: nn.Module, batch: torch.Tensor, classes: int) -> torch.Tensor:
-    """[n, classes] float64 on the CPU; NaN for records that the model fails on, tried one by one then."""
-
-    def of(rows: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = model(rows).to(device="cpu", dtype=torch.float64)
-        if tuple(scores.shape) != (len(rows), classes):
-            message = f"the model gives scores of shape {tuple(scores.shape[1:])}, not ({classes},)"
-            raise RangeError(message, remedy="let the model end with one score per class")
-        return scores
-
-    whole = otherwise(None, of, batch)
-    if whole is not None:
-        return whole
-    none = torch.full((1, classes), torch.nan, dtype=torch.float64)
-    return torch.cat([otherwise(none, of, row) for row in torch.split(batch, 1)])
 
 
 def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from secfed.algorithms.data.tabular.column_options import ColumnsOptions
 from secfed.algorithms.data.tabular.columns import Table, TableData
 from secfed.algorithms.framework.base import (
     Algorithm,
@@ -31,8 +32,16 @@ from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.unfit import unfit
 from secfed.algorithms.statistics.analysis import DONE, WEIGHTS, Analysis, Rules
+from secfed.algorithms.statistics.differences import divided_twice, read_twice
 from secfed.algorithms.statistics.kinds import ANALYSES
-from secfed.algorithms.statistics.options import HistogramOptions, StatisticsOptions
+from secfed.algorithms.statistics.noisy_describe import NoisyDescribe
+from secfed.algorithms.statistics.noisy_linear import NoisyLinear
+from secfed.algorithms.statistics.options import (
+    AnalysisOptions,
+    DescribeOptions,
+    GlmOptions,
+    StatisticsOptions,
+)
 from secfed.algorithms.statistics.plan import Step, planned
 from secfed.algorithms.statistics.server import StatisticsServer
 from secfed.dp.settings import PrivacySection
@@ -65,6 +74,8 @@ class Statistics(Algorithm):
                 f"study.rounds: statistics takes one round of sums, not {study.rounds}",
                 remedy="set study.rounds = 1",
             )
+        if isinstance(study.data, ColumnsOptions):
+            _check_columns(study.data.model_dump())
         self.setting, self.options, self.data = setting, options, data
         self.noisy = study.privacy is not None
         self.analyses = analyses_of(options, data, noisy=self.noisy)
@@ -105,9 +116,10 @@ class Statistics(Algorithm):
         return table
 
     def unit_bound(self, exchange: Exchange) -> UnitBound | None:
-        """A record, or the records of a unit together, add 1 to one cell of each table, or split it."""
-        tables = len(self.step(1, exchange).analyses)
-        return UnitBound(math.sqrt(tables) * ADDED_UP) if self.noisy else None
+        """A record, or the records of a unit together, add a norm of 1 to every analysis, in its scales."""
+        analyses = self.step(1, exchange).analyses
+        scales = {f"{a.name}/{part}": scale for a in analyses for part, scale in a.unit_scales().items()}
+        return UnitBound(math.sqrt(len(analyses)) * ADDED_UP, scales=scales) if self.noisy else None
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than the server's ``broadcast`` gives."""
@@ -122,7 +134,7 @@ class StatisticsSite(SiteProgram):
         self._weights: torch.Tensor | None = None  # of each record; 1 if left out
 
     def use_unit_sums(self, sums: UnitSums) -> None:
-        """Nothing is to be clipped: a record is in one cell, and those of a unit share a weight of 1."""
+        """Nothing is to be clipped: declared bounds hold, and the records of a unit share a weight of 1."""
         self._weights = sums.weights(self._table.records, self._table.patients)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
@@ -151,7 +163,7 @@ class StatisticsSite(SiteProgram):
 
 def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = False) -> tuple[Analysis, ...]:
     """The analyses in the order of the study, each after those that it builds on."""
-    _check_bins(options)
+    _check_cells(options)
     made: dict[str, Analysis] = {}
     rest: Mapping[str, Any] = dict(options.analyses)
     ordered = sorted(rest, key=lambda name: rest[name].kind == "roc")  # of an analysis, so after all others
@@ -167,8 +179,16 @@ def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = Fa
             noisy=noisy,
             earlier=dict(made),
         )
-        made[name] = ANALYSES[rest[name].kind](name, rest[name], rules)
+        made[name] = _kind(rest[name], noisy=noisy)(name, rest[name], rules)
     return tuple(made[name] for name in rest)
+
+
+def _kind(options: AnalysisOptions, *, noisy: bool) -> type[Analysis]:
+    if noisy and isinstance(options, DescribeOptions):
+        return NoisyDescribe
+    if noisy and isinstance(options, GlmOptions) and options.family == "gaussian":
+        return NoisyLinear
+    return ANALYSES[options.kind]
 
 
 def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None:
@@ -182,7 +202,7 @@ def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None
         if not one.noisy:
             raise ConfigError(
                 f"algorithm.analyses.{one.name}.kind: {one.kind} has no mechanism for noise in the sum",
-                remedy="with [privacy] ask for counts and histograms only, or remove [privacy]",
+                remedy="ask for counts, describe, histogram and gaussian glm only, or remove [privacy]",
             )
     if "clip_norm" in privacy.model_fields_set:
         raise ConfigError(
@@ -191,13 +211,20 @@ def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None
         )
 
 
-def _check_bins(options: StatisticsOptions) -> None:
+def _check_cells(options: StatisticsOptions) -> None:
     """Refuse two divisions of one column: the differences of their cells could be those of a few records."""
-    known: dict[str, int] = {}
-    for name, one in options.analyses.items():
-        if isinstance(one, HistogramOptions) and known.setdefault(one.column, one.bins) != one.bins:
-            raise ConfigError(
-                f"algorithm.analyses.{name}.bins: another histogram divides {one.column!r} into "
-                f"{known[one.column]} cells",
-                remedy="use as many; the difference of two divisions could tell a few records",
-            )
+    tables = {name: one.model_dump() for name, one in options.analyses.items()}
+    for name, column in divided_twice(tables):
+        raise ConfigError(
+            f"algorithm.analyses.{name}: another analysis of its kind divides {column!r} into other cells",
+            remedy="use the same; the difference of two divisions could tell a few records",
+        )
+
+
+def _check_columns(data: Mapping[str, Any]) -> None:
+    """Refuse two declarations of one column, for the same reason."""
+    for name, first in read_twice(data.get("columns") or {}):
+        raise ConfigError(
+            f"data.columns.{name}: reads the same column of the file as {first!r}",
+            remedy="declare it once; the difference of two declarations could tell a few records",
+        )

@@ -72,7 +72,7 @@ class Analysis(ABC):
     """One analysis of a study; ``first`` is the step of the study that its own step 0 is."""
 
     kind: ClassVar[str]
-    noisy: ClassVar[bool] = False  # whether it is one table, so that noise in the sum can hide a record
+    noisy: ClassVar[bool] = False  # whether noise in the sum can hide a record in it
     steps: int = 1
     first: int = 1
     reads: tuple[
@@ -120,6 +120,13 @@ class Analysis(ABC):
         """Names in the state that sites are given before a step, beside :data:`DONE`."""
         del step
         return ()
+
+    def unit_scales(self) -> Mapping[str, float]:
+        """Of a noisy analysis: what its parts are divided by, so that a record adds a norm of 1 at most.
+
+        A part that is not named is divided by 1.
+        """
+        return {}
 
     def withheld(self, reason: Reason, released: Mapping[str, Values]) -> str:
         """What else there is to say about why the result is withheld."""

@@ -36,7 +36,7 @@ from secfed.algorithms.statistics.disclosure import Reason, Told, is_small, prot
 from secfed.algorithms.statistics.results import Result, ResultTable
 
 Positions = NDArray[np.int64]
-_TWO_SIDED_95 = 1.959963984540054
+TWO_SIDED_95 = 1.959963984540054
 
 
 def table_parts(name: str, shape: tuple[int, int], *, noisy: bool = False) -> Sequence[Part]:
@@ -140,7 +140,7 @@ class TableAnalysis(Analysis):
         return self.shown(released["told"])
 
     def _noisy(self, cells: Values, deviation: float) -> Result:
-        reach = _TWO_SIDED_95 * deviation
+        reach = TWO_SIDED_95 * deviation
         names = [name for name in self.order if name]
         lines = []
         for i, row in enumerate(self.labels[0]):

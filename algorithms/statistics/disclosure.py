@@ -33,6 +33,7 @@ class Reason(IntEnum):
     FEW_HOSPITALS = 10
     OUT_OF_RANGE = 11
     SMALL_CATEGORIES = 12
+    TOO_NOISY = 13
 
 
 EXPLANATIONS: Final = {
@@ -50,6 +51,8 @@ EXPLANATIONS: Final = {
     Reason.FEW_HOSPITALS: "fewer hospitals than min_hospitals have such records",
     Reason.SMALL_CATEGORIES: "a category of the formula has fewer records than min_cell, or fewer with or "
     "without the event; join categories, or leave it out",
+    Reason.TOO_NOISY: "the noise is too large for an estimate from so few records; raise epsilon, take fewer "
+    "terms, or declare narrower bounds",
     Reason.OUT_OF_RANGE: "predictions are beyond what the declared columns allow",
 }
 

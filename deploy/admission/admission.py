@@ -62,13 +62,14 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
     # A person decides last: what the policy refuses anyway is not worth the question.
     approvals = Approvals(site.approvals_path)
     twins = near_twins.near_twins(site, terms, data, now)
-    if twins and policy.studies.near_twins == "refuse":
+    rules = [twin.rule(policy.studies) for twin in twins]
+    if refusing := sorted({key for key, rule in rules if rule == "refuse"}):
         raise PolicyRefused(
             f"study {study.name!r} resembles an earlier one at this site, and is not permitted",
             remedy="ask this site; its agent's status names the studies that it has begun",
-            keys=("near_twins",),
+            keys=tuple(refusing),
         )
-    asks = bool(twins) and policy.studies.near_twins == "ask"
+    asks = any(rule == "ask" for _, rule in rules)
     manual = policy.approve == "manual" or asks or asks_person(site.state)
     shown = near_twins.fingerprint(twins) if asks else ""
     try:

@@ -3,7 +3,8 @@
 Two studies over the same records can sum the same updates over different hospitals; the difference of two
 such sums is then what one hospital contributed. So a person decides about a study with the same data set, by
 its name in the policy or by its file, whatever the model: whoever designs a twin chooses in what it differs.
-Compared is only what this site knows itself.
+Compared is only what this site knows itself. Results of two studies of statistics can be subtracted whoever
+takes part: where they differ so that this tells small numbers, a rule of its own decides.
 
     STATE/studies/<study>/settings.json   written before a study first works here
     STATE/near-twins/<digest>.json        what is shown of a study that waits for a person
@@ -17,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from secfed.algorithms.statistics.differences import subtractable
 from secfed.deploy.admission import kept_offers
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import study_folder
@@ -27,13 +29,14 @@ from secfed.storage.atomic import unwritable_errors
 
 if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
     from secfed.deploy.enrolment.site_folder import SiteFolder
-    from secfed.deploy.policy.sections import DataSet
+    from secfed.deploy.policy.sections import DataSet, Studies
     from secfed.site.terms import Terms
 
 WARNING: Final = (
     "If two studies over the same records sum over different hospitals, the difference of the sums can "
     "reveal what one hospital contributed. Compare who takes part, and why."
 )
+_STRICTEST_FIRST: Final = ("refuse", "ask", "permit")
 _SETTINGS_FILE: Final = "settings.json"
 _MOST_SHOWN: Final = 20  # of the twins of one study, the newest
 _MOST_DIFFERENCES: Final = 8
@@ -46,6 +49,14 @@ class NearTwin:
 
     study: str  # its id
     text: str  # one line for a person; it names other sites and settings, and stays at this site
+    subtractable: bool = False  # whether results of the two tell small numbers together
+
+    def rule(self, studies: Studies) -> tuple[str, Literal["ask", "refuse", "permit"]]:
+        """The stricter of the rules that are about it, and its key."""
+        rules: dict[str, Literal["ask", "refuse", "permit"]] = {"near_twins": studies.near_twins}
+        if self.subtractable:
+            rules["subtractable"] = studies.subtractable
+        return min(rules.items(), key=lambda item: _STRICTEST_FIRST.index(item[1]))
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,15 @@ class _Begun:
         different = list(self._differences(new)) or ["its name only"]
         shown, more = different[:_MOST_DIFFERENCES], len(different) - _MOST_DIFFERENCES
         rest = f" and {more} more" if more > 0 else ""
-        return f"{self.name} ({when}): same {', '.join(same)}; differs in: {', '.join(shown)}{rest}"
+        told = f"{self.name} ({when}): same {', '.join(same)}; differs in: {', '.join(shown)}{rest}"
+        together = self.subtractable(new)
+        if together:
+            told += f"; results can be subtracted, and differ in: {', '.join(together[:_MOST_DIFFERENCES])}"
+        return told
+
+    def subtractable(self, new: Self) -> list[str]:
+        """In what its results differ from those of a new one, so that a difference tells small numbers."""
+        return subtractable(self.tables, new.tables, self.sites, new.sites)
 
     def _differences(self, new: Self) -> Iterator[str]:
         gone = [f"-{site}" for site in self.sites if site not in new.sites]
@@ -139,13 +158,20 @@ def begun_studies(state: Path) -> set[str]:
 
 
 def near_twins(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> tuple[NearTwin, ...]:
-    """Earlier studies that a study resembles, newest first; none for one that was begun here already."""
+    """Earlier studies that a study resembles, those that can be subtracted first, then the newest.
+
+    None for a study that was begun here already.
+    """
     if _settings_of(site.state, terms.study_id).exists():
         return ()
     new = _Begun.of(site, terms, data, now)
     kept = (_Begun.read(path) for path in site.state.glob(f"studies/*/{_SETTINGS_FILE}"))
     found = sorted((one for one in kept if one.resembled_by(new)), key=lambda one: (-one.begun_s, one.study))
-    return tuple(NearTwin(one.study, one.compared(new)) for one in found[:_MOST_SHOWN])
+    # Many harmless studies must not push one out of the list that can be subtracted.
+    found.sort(key=lambda one: not one.subtractable(new))
+    return tuple(
+        NearTwin(one.study, one.compared(new), bool(one.subtractable(new))) for one in found[:_MOST_SHOWN]
+    )
 
 
 def fingerprint(twins: Sequence[NearTwin]) -> str:

@@ -42,6 +42,11 @@ class Studies(Strict):
         default="ask",
         description='"ask", "refuse" or "permit": studies that resemble an earlier one on the same data set',
     )
+    subtractable: Literal["ask", "refuse", "permit"] = Field(
+        default="ask",
+        description='"ask", "refuse" or "permit": statistics that tell small numbers together with earlier '
+        "ones on the same data set",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

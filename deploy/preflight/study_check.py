@@ -122,9 +122,9 @@ class StudyCheck:
             yield passed("approval", "it has not asked yet, and will wait for a person", f"then: {approve}")
 
     def _near_twins(self, terms: Terms, data: DataSet) -> Iterator[PreflightCheck]:
-        rule = self._policy.studies.near_twins
         approve = f"secfed agent approve {terms.study.digest().hex()[:16]} --near-twin"
         for twin in near_twins.near_twins(self._site, terms, data, self._now):
+            _, rule = twin.rule(self._policy.studies)
             if rule == "refuse":
                 yield failed("near twin", twin.text, f"see {self._site.policy_path}", PolicyRefused)
             else:

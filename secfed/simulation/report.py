@@ -9,7 +9,6 @@ import torch
 
 from secfed.algorithms.federated_averaging.weighted_plan import WeightedPlan
 from secfed.algorithms.framework.base import Algorithm, Metrics, without_noise
-from secfed.algorithms.metrics import classification
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.machine import machine
 from secfed.runs.run_report import (
@@ -76,7 +75,7 @@ def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunR
         start=study.model.start_sha256,
         **chosen_round(program, study.rounds),
         zeroed=tuple(_zeroed(parties)),
-        chance=classification.chance(built.data.classes) if isinstance(built, WeightedPlan) else {},
+        chance=built.task.chance() if isinstance(built, WeightedPlan) else {},
         machine=machine(torch.get_num_threads()),
     )
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from secfed.algorithms.data import pool
+from secfed.algorithms.data import notes, pool
 from secfed.algorithms.data.base import DataOptions
 from secfed.algorithms.data.image_text import chest_synthetic, medpix, mimic_cxr, ophthalmology
 from secfed.algorithms.data.image_text import files as image_text_files
@@ -31,9 +31,10 @@ from secfed.algorithms.data.tabular import options as table_options
 from secfed.algorithms.data.transfer import files as transfer_files
 from secfed.algorithms.data.transfer import flickr, scenes
 from secfed.algorithms.data.transfer import options as transfer_options
+from secfed.algorithms.data.volumes import folders as volume_folders
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.registry import RegistryEntry, find_algorithms
-from secfed.algorithms.models import dual_encoder_options, linear_head, multiview, networks
+from secfed.algorithms.models import dual_encoder_options, linear_head, multiview, networks, note_encoder
 from secfed.algorithms.models.transfer_options import TransferTransformerOptions
 from secfed.config.plugins import check_arguments, is_user_code, load_factory
 from secfed.config.schema import ModelOptions, Options, OwnModelOptions, OwnOptions, checked, suggestion
@@ -63,6 +64,7 @@ MODELS: Mapping[str, RegistryEntry] = {
     "linear-head": RegistryEntry(linear_head.LinearHeadOptions, linear_head.linear_head),
     "logistic-regression": RegistryEntry(ModelOptions, networks.logistic_regression),
     "multiview": RegistryEntry(multiview.MultiviewModelOptions, multiview.MultiviewNetwork),
+    "note-encoder": RegistryEntry(note_encoder.NoteEncoderOptions, note_encoder.note_encoder),
     "mlp": RegistryEntry(networks.MlpOptions, networks.mlp),
     "small-cnn": RegistryEntry(networks.SmallCnnOptions, networks.small_cnn),
     "transfer-transformer": RegistryEntry(TransferTransformerOptions, _no_classifier),
@@ -85,6 +87,7 @@ DATASETS: Mapping[str, RegistryEntry] = {
         lambda options, seed, folder: table.table_data(options, folder / options.path, seed),
     ),
     "multiview": RegistryEntry(multiview_options.MultiviewOptions, sets.multiview),
+    "notes": RegistryEntry(notes.NotesOptions, notes.notes),
     "mnist-usps": RegistryEntry(multiview_options.MnistUspsOptions, sets.mnist_usps),
     "bdgp": RegistryEntry(multiview_options.BdgpOptions, sets.bdgp),
     "multi-fashion": RegistryEntry(multiview_options.MultiFashionOptions, fashion.multi_fashion),
@@ -99,6 +102,8 @@ DATASETS: Mapping[str, RegistryEntry] = {
     "transfer-files": RegistryEntry(transfer_options.TransferFilesOptions, transfer_files.TransferFiles),
     "digits-views": RegistryEntry(multiview_options.DigitsViewsOptions, digits.digits_views),
     "heart-disease": _bundled(heart_disease.HeartDiseaseOptions, heart_disease.heart_disease),
+    "volumes": RegistryEntry(volume_folders.VolumesOptions, volume_folders.volumes),
+    "volume-table": RegistryEntry(volume_folders.VolumeTableOptions, volume_folders.VolumeTable),
     "columns": RegistryEntry(column_options.ColumnsOptions, column_sets.columns),
     "heart-table": _bundled(column_sets.HeartTableOptions, column_sets.heart_table),
     "diabetes-table": _bundled(column_sets.BundledTableOptions, column_sets.diabetes_table),

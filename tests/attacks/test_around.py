@@ -17,6 +17,7 @@ from secfed.attack import silence, twins
 from secfed.attack.attack import Attack, AttackSetting, Impossible
 from secfed.attack.catalogue import Outcome, attacks_on, ghosts, run_attacks
 from secfed.attack.downgrade import downgrade
+from secfed.attack.later_statistics import later_statistics
 from secfed.attack.liars import framing
 from secfed.attack.silence import SILENCE, trap
 from secfed.attack.small_cells import SMALL_CELLS
@@ -38,8 +39,10 @@ from secfed.site.durable_store import DurableStore
 from secfed.site.session import Site
 from secfed.study.study import Study
 
-ATTACKS = {attack.name: attack for attack in (*SILENCE, *TWINS, *SMALL_CELLS, framing, downgrade)}
-FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-twin": 4}
+ATTACKS = {
+    attack.name: attack for attack in (*SILENCE, *TWINS, *SMALL_CELLS, later_statistics, framing, downgrade)
+}
+FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-twin": 4, "later-statistics": 4}
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +80,7 @@ def test_some_need_more_hospitals(attack: Attack) -> None:
 
 
 def test_all_of_them_are_played_by_default() -> None:
-    assert [attack.name for attack in attacks_on("masked")][-13:] == [
+    assert [attack.name for attack in attacks_on("masked")][-14:] == [
         "overflow-oracle",
         "bisection",
         "private-metrics-oracle",
@@ -88,6 +91,7 @@ def test_all_of_them_are_played_by_default() -> None:
         "two-tables",
         "lonely-category",
         "shifted-cells",
+        "later-statistics",
         "ghost-survivors",
         "framing",
         "downgrade",
@@ -214,7 +218,10 @@ def test_a_lifted_defence_is_noticed(
     [
         pytest.param("two-tables", disclosure, "suppressed_table", keeps_all, id="no cell with a small one"),
         pytest.param("lonely-category", cross_table, "protected", tells_all, id="cells of one hospital"),
-        pytest.param("shifted-cells", statistics, "_check_bins", nothing, id="any cells"),
+        pytest.param("shifted-cells", statistics, "_check_cells", nothing, id="any cells"),
+        pytest.param(
+            "later-statistics", near_twins, "subtractable", lambda *_: [], id="any later statistics"
+        ),
     ],
 )
 def test_a_lifted_rule_about_tables_is_noticed(

@@ -18,6 +18,7 @@ from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, 
 from secfed.algorithms.data.transfer.base import Kind, Samples, TransferData, TransferSite, check_transfer
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.framework.datasets import check_site
+from secfed.algorithms.framework.targets import Targets
 from secfed.algorithms.framework.unfit import counted_as_defaults
 from secfed.config.schema import checked
 from secfed.deploy.agent import training
@@ -190,7 +191,7 @@ def test_a_hospital_whose_records_are_all_held_out_trains_on_a_blank_one() -> No
         assert data.train_x.tolist() == [[0.0, 0.0]]
         assert data.train_patients == (0,)
         assert data.blank  # and stays so when it is checked again
-        assert check_site("s", data, input_shape=(2,), classes=2).blank
+        assert check_site("s", data, input_shape=(2,), targets=Targets.of_classes(2)).blank
         assert len(data.test_y) == 4
         assert bool(torch.isfinite(data.test_x).all())
         with pytest.raises(DataError, match="no training records"):

@@ -7,7 +7,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data import base
-from secfed.errors import ConfigError
+from secfed.algorithms.framework.targets import Targets
+from secfed.config.schema import LATER
+from secfed.errors import ConfigError, DataError
 
 Cell = str | int | float
 
@@ -33,6 +35,21 @@ class TableOptions(base.SplitOptions):
     label_column: str = Field(description="the column that holds the label")
     label_above: float | None = Field(default=None, description="a number: labels above it are class 1")
     labels: tuple[Cell, ...] | None = Field(default=None, description="an array of all labels in class order")
+    outcome: tuple[float, float] | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description="regression: [low, high], the bounds of the numbers in label_column",
+    )
+    time_grid: tuple[float, ...] | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description="survival: an array of ends of intervals, ascending; label_column holds times",
+    )
+    event_column: str | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description="survival: the column that holds 1 if the event happened at that time, 0 if not by then",
+    )
     feature_columns: tuple[str, ...] = Field(min_length=1, description="an array of column names")
     categorical: dict[str, tuple[Cell, ...]] = Field(
         default={}, description="a table: column to the array of all its categories (one-hot)"
@@ -76,11 +93,21 @@ class TableOptions(base.SplitOptions):
             )
 
     def _check_labels(self) -> None:
-        if (self.label_above is None) == (self.labels is None):
+        kinds = (self.label_above, self.labels, self.outcome, self.time_grid)
+        if sum(kind is not None for kind in kinds) != 1:
             raise ConfigError(
                 "data.label_above: set either label_above or labels",
-                remedy="use label_above = 0 for two classes by threshold, labels = [...] for listed classes",
+                remedy="use label_above = 0 for two classes by threshold, labels = [...] for listed classes, "
+                "outcome = [low, high] for numbers, time_grid = [...] for survival",
             )
+        if (self.time_grid is None) != (self.event_column is None):
+            raise ConfigError(
+                "data.event_column: survival needs both event_column and time_grid",
+                remedy="name the column of events, and the ends of the intervals of time",
+            )
+        if self.targets.task != "classification" and self.partition == "dirichlet":
+            message = 'data.partition: "dirichlet" divides records by their classes, and there are none'
+            raise ConfigError(message, remedy='use "iid" or "by-column"')
         if self.labels is not None and not len(set(map(canonical, self.labels))) == len(self.labels) > 1:
             raise ConfigError("data.labels: needs at least two labels", remedy="list every class once")
         if self.label_column in self.feature_columns:
@@ -98,7 +125,10 @@ class TableOptions(base.SplitOptions):
             message = f"data.impute: {unscaled[0]!r} has no public centre"
             raise ConfigError(message, remedy="give [centre, spread] for every numeric column in data.scale")
         taken = (*self.feature_columns, self.label_column, self.site_column)
-        if self.patient_column is not None and self.patient_column in taken:
+        if self.event_column is not None and self.event_column in taken:
+            message = "data.event_column: is a feature, the label or the site, too"
+            raise ConfigError(message, remedy="name the column that holds the event")
+        if self.patient_column is not None and self.patient_column in (*taken, self.event_column):
             message = "data.patient_column: is a feature, the label or the site, too"
             raise ConfigError(message, remedy="name a column that holds nothing but the patient")
         for key in ("categorical", "scale", "zero_is_missing", "missing_indicator"):
@@ -117,8 +147,21 @@ class TableOptions(base.SplitOptions):
 
     @property
     def classes(self) -> int:
-        """How many labels there are."""
-        return 2 if self.labels is None else len(self.labels)
+        """How many labels, or other outputs of a model, there are."""
+        return self.targets.outputs
+
+    @property
+    def targets(self) -> Targets:
+        """What a record's target is."""
+        try:
+            if self.outcome is not None:
+                return Targets.of_outcomes(*self.outcome)
+            if self.time_grid is not None:
+                return Targets.of_times(self.time_grid)
+        except DataError as error:
+            key = "outcome" if self.outcome is not None else "time_grid"
+            raise ConfigError(f"data.{key}: {error.message}", remedy=error.remedy or "") from None
+        return Targets.of_classes(2 if self.labels is None else len(self.labels))
 
 
 def canonical(value: Cell) -> str:

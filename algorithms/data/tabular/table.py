@@ -16,6 +16,7 @@ from secfed.algorithms.data.prepare import SPLITS, Facts, Preparation, PreparedR
 from secfed.algorithms.data.table_lines import csv_rows, has_lines, lines_as_records
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.targets import survival_target
 from secfed.algorithms.framework.unfit import counted_as_defaults, unfit
 from secfed.config.schema import suggestion
 from secfed.errors import DataError
@@ -36,7 +37,9 @@ class Table:
     def read(self, site: SiteId | None = None) -> PreparedRecords:
         """All records, or those of one site; errors name the file, line and column, never the value."""
         options = self._options
-        special = (options.label_column, options.site_column, options.patient_column)
+        special = (
+            *(options.label_column, options.site_column, options.patient_column, options.event_column),
+        )
         needed = [*options.feature_columns, *(column for column in special if column is not None)]
         try:
             with self._path.open(newline="", encoding="utf-8-sig") as stream:
@@ -80,7 +83,8 @@ class Table:
             else:
                 missing = np.isnan(numeric[:, options.numeric_columns.index(column)])
             extra.append(missing.astype(np.float64).reshape(-1, 1))
-        labels = np.array([self._label(line, row, site) for line, row in rows], dtype=np.int64)
+        kind = np.float64 if options.outcome is not None else np.int64
+        labels = np.array([self._label(line, row, site) for line, row in rows], dtype=kind)
         patients = None
         if options.patient_column is not None:
             patients = tuple(self._patient(line, row, options.patient_column) for line, row in rows)
@@ -153,7 +157,7 @@ class Table:
             columns[at, categories.index(value)] = 1.0
         return columns
 
-    def _label(self, line: int, row: Row, site: SiteId | None) -> int:
+    def _label(self, line: int, row: Row, site: SiteId | None) -> float:
         options, column = self._options, self._options.label_column
         where = "" if site is None else f"site {site!r}: "
         value = canonical(row[column])
@@ -167,10 +171,30 @@ class Table:
             number = number_of(value)
         except ValueError:
             number = float("nan")
+        if options.time_grid is not None:
+            return self._survival(line, row, number, options.time_grid)
+        if options.outcome is not None:
+            low, high = options.outcome
+            if not low <= number <= high:
+                unfit(self._wrong(line, column, "is no number within data.outcome", where))
+                return low if np.isnan(number) else min(max(number, low), high)
+            return number
         if not np.isfinite(number) or options.label_above is None:
             unfit(self._wrong(line, column, "is not a number", where))
             return 0
         return int(number > options.label_above)
+
+    def _survival(self, line: int, row: Row, time: float, ends: tuple[float, ...]) -> int:
+        """At a hospital, a time that is none counts as 0, and what is neither 0 nor 1 as no event."""
+        options = self._options
+        if not 0 <= time < np.inf:
+            unfit(self._wrong(line, options.label_column, "is no time of 0 or more"))
+            time = 0.0
+        column = options.event_column or ""
+        event = canonical(row[column])
+        if event not in ("0.0", "1.0"):
+            unfit(self._wrong(line, column, "is neither 0 nor 1"))
+        return survival_target(time, event == "1.0", ends)
 
     def _patient(self, line: int, row: Row, column: str) -> str:
         """Whose record it is. At a hospital, all records without a name count as one patient.
@@ -208,6 +232,7 @@ def table_data(options: TableOptions, path: Path, seed: int) -> PreparedSites:
         classes=options.classes,
         seed=seed,
         numeric=len(options.numeric_columns),
+        other_targets=options.targets,
     )
     table = Table(options, path)
     if isinstance(options.sites, tuple):

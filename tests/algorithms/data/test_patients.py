@@ -13,6 +13,7 @@ from secfed.algorithms.data.image_text.base import ImageTextSite, check_image_te
 from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.data.prepare import split_by_patient
 from secfed.algorithms.framework.datasets import SiteData, check_site, numbered
+from secfed.algorithms.framework.targets import Targets
 from secfed.errors import ConfigError, DataError
 from secfed.study.build import build_data
 from secfed.study.study import Study
@@ -191,7 +192,7 @@ class TestChecks:
     def test_as_many_patients_as_records(self) -> None:
         x, y = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
         with pytest.raises(DataError, match="site 'a' has not one patient per training record"):
-            check_site("a", SiteData(x, y, x, y, (0, 1)), input_shape=(2,), classes=2)
+            check_site("a", SiteData(x, y, x, y, (0, 1)), input_shape=(2,), targets=Targets.of_classes(2))
         data = pairs()
         site = data.site("hospital-1")
         check_image_text("a", ImageTextSite(site.train, site.test, tuple(range(24))), data)

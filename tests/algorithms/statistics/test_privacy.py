@@ -104,7 +104,10 @@ def test_intervals_cover_what_they_say(tmp_path: Path) -> None:
             {"algorithm__analyses__t": {"kind": "t-test", "column": "bp", "by": "sex"}},
             "t.kind: t-test has no",
         ),
-        ({"algorithm__analyses__d": {"kind": "describe", "columns": ["bp"]}}, "d.kind: describe has no"),
+        (
+            {"algorithm__analyses__d": {"kind": "correlation", "columns": ["bp", "age"]}},
+            "d.kind: correlation has no",
+        ),
         ({"privacy__noise": "site"}, 'set privacy.noise = "sum"'),
         ({"privacy__clip_norm": 2.0}, "clip_norm: has no effect"),
     ],

@@ -156,7 +156,7 @@ def test_analyses_that_are_refused(tables: dict[str, Any], message: str) -> None
 
 def test_two_divisions_of_one_column_are_refused() -> None:
     one = {"kind": "histogram", "column": "age", "bins": 10}
-    with pytest.raises(ConfigError, match="another histogram divides 'age' into 10 cells"):
+    with pytest.raises(ConfigError, match="divides 'age' into other cells"):
         build(study(algorithm__analyses__a=one, algorithm__analyses__b={**one, "bins": 11}))
 
 

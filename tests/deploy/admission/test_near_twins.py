@@ -37,8 +37,17 @@ FIRST = TOML.replace("sites = 3", "sites = 4")
 LEFT_OUT = TOML.replace('"tiny"', '"smaller"')  # the same but for its name and the fourth hospital
 WIDE = POLICY.replace('["tiny"]', '["*"]') + (
     '[[data]]\nname = "digits"\nsource = "digits"\noptions = "any"\n[models.mlp]\nhidden = "any"\n'
+    '[[data]]\nname = "diabetes"\nsource = "diabetes-table"\noptions = "any"\n[models.none]\n'
+    '[algorithms.statistics]\nanalyses = "any"\n'
     '[algorithms.fedprox]\nlocal_epochs = "any"\nbatch_size = "any"\nlearning_rate = "any"\nmu = "any"\n'
 )
+AGES = """
+study = { name = "ages", rounds = 1 }
+model = { name = "none" }
+data = { name = "diabetes-table", sites = 4 }
+protection = { name = "masked", max_dropouts = 0 }
+algorithm = { name = "statistics", analyses.a = { kind = "histogram", column = "age", bins = 10 } }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +63,9 @@ class Hospital:
         self.approvals = Approvals(self.folder.approvals_path)
         self.policy()
 
-    def policy(self, approve: str = "automatic", twins: str = "ask") -> None:
-        text = WIDE.replace("[studies]", f'[studies]\nnear_twins = "{twins}"')
+    def policy(self, approve: str = "automatic", twins: str = "ask", subtractable: str = "ask") -> None:
+        keys = f'[studies]\nnear_twins = "{twins}"\nsubtractable = "{subtractable}"'
+        text = WIDE.replace("[studies]", keys)
         permit(self.folder, approve, text)
 
     def offered(self, text: str) -> Admitted:
@@ -294,6 +304,29 @@ def test_after_a_loss_of_memory_a_person_decides_whatever_the_policy_says(hospit
     assert hospital.is_held(other)
     let_policy_decide(hospital.folder.state)
     assert hospital.offered(other)
+
+
+def test_statistics_that_can_be_subtracted_have_a_rule_of_their_own(hospital: Hospital) -> None:
+    hospital.policy(twins="permit")
+    hospital.begins(AGES)
+    for number in range(21):  # what is harmless does not push the first one out of the list
+        hospital.begins(AGES.replace('"ages"', f'"h-{number}"').replace('"age"', '"bmi"'))
+    finer = AGES.replace('"ages"', '"finer"').replace("bins = 10", "bins = 11")
+    assert hospital.is_held(finer)
+    first, second, *_ = hospital.shown(finer)
+    assert first.startswith("ages (")
+    assert first.endswith("; results can be subtracted, and differ in: cells of age (histogram)")
+    assert "subtracted" not in second
+    assert hospital.secfed("approve", "finer", "--near-twin")[0] == 0
+    hospital.offered(finer)
+    fewer = AGES.replace('"ages"', '"fewer"').replace("sites = 4", "sites = 3")
+    fewer = fewer.replace(", max_dropouts = 0", "")
+    hospital.policy(twins="permit", subtractable="refuse")
+    with pytest.raises(PolicyRefused, match="resembles an earlier one") as caught:
+        hospital.offered(fewer)
+    assert caught.value.keys == ("subtractable",)
+    hospital.policy(twins="permit", subtractable="permit")
+    hospital.offered(fewer)
 
 
 def test_what_nobody_was_shown_is_not_approved(hospital: Hospital) -> None:

@@ -1,0 +1,1 @@
+"""Volumes: DICOM series and NIfTI files."""

@@ -1,0 +1,116 @@
+"""What the results of two studies would tell together that one study may not.
+
+Two studies of statistics over the same records whose sums are of the same hospitals and records, with the
+same cells and the same rules of withholding, tell no more than one study that asks for both. Anything else
+leaves sums that can be subtracted: of one hospital, of the records of one filter, or of the records between
+two edges, without any rule of withholding. Decided from the settings and members of the studies alone, never
+from records; noise in one of the two is enough, since its difference to anything carries it, and is paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+_Tables = Mapping[str, Any]
+_RULES: Final = ("max_records", "min_cell", "min_hospitals", "max_parameter_share")
+_NO_MATTER: Final = ("columns", "sites", "path", "patient_column")  # of [data]: records stay the same
+_GRIDS: Final = {  # kind to the key that names its columns, and the one that divides them into cells
+    "histogram": ("column", "bins"),
+    "describe": ("columns", "bins"),
+    "kaplan-meier": ("time", "interval"),
+}
+_SCORES: Final = "scores"  # what every roc divides, whatever model they are of
+
+
+def subtractable(one: _Tables, other: _Tables, sites: Sequence[str], others: Sequence[str]) -> list[str]:
+    """In what sums of two studies differ so that one can be subtracted from the other; empty if in nothing.
+
+    Args:
+        one: all tables of a study, defaults included.
+        other: the same of a study over the same records.
+        sites: members of the first.
+        others: members of the second.
+    """
+    algorithms = one["algorithm"], other["algorithm"]
+    if any(table["name"] != "statistics" for table in algorithms):
+        return []
+    if one.get("privacy") is not None or other.get("privacy") is not None:
+        return []
+    return [*_populations(one, other, sites, others), *_cells(one, other)]
+
+
+def divided_twice(analyses: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Analyses of one study that divide a column otherwise than an earlier one, and the column."""
+    known: dict[tuple[str, str], Any] = {}
+    for name, table in analyses.items():
+        for where, width in _grids(table):
+            if known.setdefault(where, width) != width:
+                yield name, where[1]
+
+
+def read_twice(declared: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Columns of one study that read what an earlier one reads, and that one."""
+    known: dict[str, str] = {}
+    for name, table in declared.items():
+        first = known.setdefault(table.get("source") or name, name)
+        if first != name:
+            yield name, first
+
+
+def _populations(one: _Tables, other: _Tables, sites: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    if set(sites) != set(others):
+        yield "hospitals"
+    elif any(_may_lack_one(tables["protection"], len(sites)) for tables in (one, other)):
+        yield "hospitals, if one drops out (protection.max_dropouts is not 0)"
+    for table, keys in (("data", None), ("algorithm", _RULES)):
+        before, after = one[table], other[table]
+        for key in sorted(before.keys() | after.keys()) if keys is None else keys:
+            if key not in _NO_MATTER and before.get(key) != after.get(key):
+                yield f"{table}.{key}"
+
+
+def _may_lack_one(protection: Mapping[str, Any], sites: int) -> bool:
+    """Whether a sum can come about without one of the members."""
+    least = max(protection.get("min_cohort") or 0, protection.get("threshold") or 0)
+    return protection.get("max_dropouts") != 0 and least < sites
+
+
+def _cells(one: _Tables, other: _Tables) -> Iterator[str]:
+    before, after = (_sources(tables["data"].get("columns") or {}) for tables in (one, other))
+    for source in sorted(before.keys() & after.keys()):
+        if before[source] != after[source]:
+            yield f"what is declared of {source}"
+    grids = [dict(_all_grids(tables)) for tables in (one, other)]
+    for where in sorted(grids[0].keys() & grids[1].keys()):
+        if grids[0][where] != grids[1][where]:
+            yield f"cells of {where[1]} ({where[0]})"
+
+
+def _all_grids(tables: _Tables) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Of a study, by the columns of the file: a column can have another name in another study."""
+    declared = tables["data"].get("columns") or {}
+    for table in tables["algorithm"]["analyses"].values():
+        for (kind, column), width in _grids(table):
+            yield (kind, declared.get(column, {}).get("source") or column), width
+
+
+def _grids(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+    kind = table["kind"]
+    if kind == "roc":
+        yield (kind, _SCORES), table["bins"]
+    if kind not in _GRIDS:
+        return
+    columns, width = _GRIDS[kind]
+    named = table[columns]
+    for column in [named] if isinstance(named, str) else named:
+        yield (kind, column), table[width]
+
+
+def _sources(declared: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What is declared of every column of the file; units and names say nothing."""
+    found: dict[str, list[Any]] = {}
+    for name, table in declared.items():
+        kept = {key: value for key, value in table.items() if key not in ("unit", "source")}
+        found.setdefault(table.get("source") or name, []).append(kept)
+    return found

@@ -1,0 +1,1 @@
+"""What models are trained for: losses, sizes of outputs, and metrics from sums."""
