@@ -29,8 +29,7 @@ from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
 from secfed.errors import ConfigError, SecfedError
-from secfed.site.lost_memory import WARNING as LOST_WARNING
-from secfed.site.lost_memory import lost_memory
+from secfed.site.lost_memory import lost_memory, warning
 from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
@@ -151,8 +150,8 @@ def approve(
 
     def show(digest: str, twins: Sequence[near_twins.NearTwin]) -> None:
         _show_offer(site, digest)
-        if (lost := lost_memory(site.state)) is not None:
-            typer.echo(LOST_WARNING.format(when=f"{datetime.fromtimestamp(lost.lost_s, UTC):%Y-%m-%d}"))
+        if lost := warning(site.state):
+            typer.echo(lost)
         for twin in twins:
             typer.echo(f"Near twin of {plain_text(twin.text)}")
         if twins:

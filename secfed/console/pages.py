@@ -24,6 +24,7 @@ from secfed.console.hospital import Hospital
 from secfed.console.records import Departure, Records
 from secfed.deploy.admission import near_twins, persons
 from secfed.errors import SecfedError
+from secfed.site import lost_memory
 
 _REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 _DONE: Final = {
@@ -161,6 +162,7 @@ class _Pages:
             view=view,
             budgets=[one for one in self._hospital.budgets() if one.dataset == view.dataset],
             warning=near_twins.WARNING,
+            lost=lost_memory.warning(self._hospital.site.state),
             readers=_READERS,
             shown=near_twins.fingerprint(view.twins),
         )

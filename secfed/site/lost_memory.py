@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
@@ -28,7 +28,7 @@ from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
 
 _FILE: Final = "lost.json"
-WARNING: Final = (
+_WARNING: Final = (
     "This site has lost part of its memory ({when}). A study that it may have begun before must not be "
     "approved: it would answer twice."
 )
@@ -62,6 +62,14 @@ def asks_person(state: Path) -> bool:
     """Whether a person decides about every study, whatever the policy says."""
     lost = lost_memory(state)
     return lost is not None and not lost.policy_decides
+
+
+def warning(state: Path) -> str:
+    """What a person is told before a study is approved; empty for a site that lost nothing."""
+    lost = lost_memory(state)
+    if lost is None:
+        return ""
+    return _WARNING.format(when=datetime.fromtimestamp(lost.lost_s, UTC).date().isoformat())
 
 
 def check_ledger(state: Path, dataset: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from secfed.deploy.admission import near_twins, persons, waiting
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.near_twins import NearTwin
 from secfed.errors import ConfigError, PolicyRefused
+from secfed.site.lost_memory import note_loss
 from secfed.study.study import Study
 from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, permit
 from tests.secfed.console.console_case import (
@@ -56,6 +58,9 @@ def test_a_pending_study_says_what_it_would_do_what_leaves_and_what_it_costs(ope
     assert "every round" in page
     assert "of epsilon 20 left" in page
     assert '<th scope="row">algorithm.learning_rate</th>' in page
+    assert "has lost part of its memory" not in page
+    note_loss(opened.site.state, datetime(2026, 3, 2, tzinfo=UTC))
+    assert "has lost part of its memory (2026-03-02)" in text(client, STUDY)
 
 
 def test_approving_is_what_the_command_line_does_and_the_log_has_the_account(opened: Opened) -> None:
