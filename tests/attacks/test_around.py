@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from secfed.algorithms.federated_averaging import weighted_mean
+from secfed.algorithms.metrics import classification
 from secfed.algorithms.statistics import algorithm as statistics
 from secfed.algorithms.statistics import cross_table, disclosure
 from secfed.attack import silence, twins
@@ -150,7 +151,7 @@ def test_work_before_the_payment_tells_of_the_record(monkeypatch: pytest.MonkeyP
         return honest(self, sums, *given, **options)
 
     monkeypatch.setattr(LocalPrivacy, "release_sums", careless)
-    monkeypatch.setattr(weighted_mean.classification, "evaluate", _careless_evaluation)
+    monkeypatch.setattr(classification, "evaluate", _careless_evaluation)
     assert noticed("private-metrics-oracle") == "everything"
 
 

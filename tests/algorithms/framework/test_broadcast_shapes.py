@@ -22,6 +22,7 @@ CASES = [
     ("fmcsc", "one-view"),
     ("fedcola", ""),
     ("statistics", ""),
+    ("view-kmeans", ""),
     *((name, "") for name in OF_PAIRS),
 ]
 

@@ -77,7 +77,9 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
 def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
     weight = torch.arange(6.0).reshape(2, 3)
     replica = SimpleNamespace(
-        model=lambda: {"in": weight, "out": weight, "turned": weight.T}, metrics=dict[int, Any]
+        model=lambda: {"in": weight, "out": weight, "turned": weight.T},
+        metrics=dict[int, Any],
+        kept=lambda rounds: rounds,
     )
     forgotten: list[bool] = []
     store: Any = SimpleNamespace(forget=lambda: forgotten.append(True))
