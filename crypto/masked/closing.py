@@ -61,6 +61,7 @@ TAG_RUN: Final = Run(64, TAGS)
 _COLUMNS: Final = 1 << 10
 # Small products, which the library for matrices computes in the calling thread: the others are busy.
 _BATCH_ROWS: Final = 1 << 4
+_ROOM_ROWS: Final = 1 << 6  # rows as float64 at a time: 512 KiB, which stays in the cache
 _COEFFICIENT: Final = np.dtype("<u2")
 _COEFFICIENT_MASK: Final = (1 << 11) - 1  # 2^31 * 2^11 * 2^10 < 2^53: exact in float64
 
@@ -130,16 +131,18 @@ class Closing:
 
 
 def _unmask_and_tag(masker: Masker, tags: VectorTags, run: Run, summed: NDArray[Any]) -> None:
-    """Take the streams off the parts in any order, and tag them front to back."""
-    ready, tagging, tagged = dict[int, NDArray[Any]](), Lock(), 0
+    """Take the streams off the parts and sum their rows in any order, and tag the rows front to back."""
+    ready, tagging, tagged = dict[int, NDArray[np.uint64]](), Lock(), 0
 
     def unmask(numbered: tuple[int, NDArray[Any]]) -> None:
         nonlocal tagged
-        masker.apply(*numbered)
+        index, part = numbered
+        masker.apply(index, part)
+        rows = tags.rows(run, part)
         with tagging:
-            ready.update([numbered])
+            ready[index] = rows
             while tagged in ready:
-                tags.add(run, ready.pop(tagged))
+                tags.add_rows(ready.pop(tagged))
                 tagged += 1
 
     in_threads(parts_of(run, summed), unmask, at_most=count_parts(run))
@@ -156,7 +159,7 @@ class VectorTags:
         self._stream = stream
         self._columns = self._coefficients(_COLUMNS).astype(np.float64)
         self._at = 0  # lanes of the running run
-        self._room: NDArray[np.float64] = np.empty(0)
+        self._spare: list[NDArray[np.float64]] = []  # room of threads that are done with it
         self.value: NDArray[np.uint64] = np.zeros(TAGS, TAG_RUN.dtype)
 
     def add(self, run: Run, chunk: NDArray[Any]) -> None:
@@ -169,20 +172,32 @@ class VectorTags:
         if chunk.size % _COLUMNS and self._at != run.count:
             raise RangeError("a chunk of lanes ends inside a row of tags")
         self._at %= run.count
-        rows = chunk.reshape(-1, 1) if run.bits == 64 else self._inner(run, chunk)
+        self.add_rows(self.rows(run, chunk))
+
+    def add_rows(self, rows: NDArray[np.uint64]) -> None:
+        """The next rows of :meth:`rows`."""
         self.value += (self._coefficients(len(rows)) * rows).sum(axis=0, dtype=np.uint64)
 
+    def rows(self, run: Run, chunk: NDArray[Any]) -> NDArray[np.uint64]:
+        """Sums over the columns of whole rows of a run, modulo 2^64: [rows, 12 or 1]; threads may share it."""
+        if run.bits == 64:
+            return chunk.reshape(-1, 1)
+        step = _ROOM_ROWS * _COLUMNS
+        return np.concatenate([self._inner(run, chunk[at : at + step]) for at in range(0, chunk.size, step)])
+
     def _inner(self, run: Run, chunk: NDArray[Any]) -> NDArray[np.uint64]:
-        """Sums over the columns, modulo 2^64: [rows, 12]."""
         shift = 32 - run.bits
         signed = (chunk << np.uint32(shift)).view(np.int32) >> shift if shift else chunk.view(np.int32)
         rows = -(-chunk.size // _COLUMNS)
         size = -(-rows // _BATCH_ROWS) * _BATCH_ROWS * _COLUMNS
-        if self._room.size < size:
-            self._room = np.empty(size)
-        room = self._room[:size]
+        try:
+            whole = self._spare.pop()  # without a look first: another thread may take the last one
+        except IndexError:
+            whole = np.empty(_ROOM_ROWS * _COLUMNS)
+        room = whole[:size]
         room[: chunk.size], room[chunk.size :] = signed, 0
         sums = room.reshape(-1, _BATCH_ROWS, _COLUMNS) @ self._columns
+        self._spare.append(whole)
         return sums.reshape(-1, TAGS)[:rows].astype(np.int64).view(np.uint64)
 
     def _coefficients(self, rows: int) -> NDArray[np.uint64]:
