@@ -179,7 +179,7 @@ class VectorTags:
         self.value += (self._coefficients(len(rows)) * rows).sum(axis=0, dtype=np.uint64)
 
     def rows(self, run: Run, chunk: NDArray[Any]) -> NDArray[np.uint64]:
-        """Sums over the columns of whole rows of a run, modulo 2^64: [rows, 12 or 1]; threads may share it."""
+        """Sums over the columns of a run's rows, modulo 2^64: [rows, 12 or 1]. Threads may share it."""
         if run.bits == 64:
             return chunk.reshape(-1, 1)
         step = _ROOM_ROWS * _COLUMNS
