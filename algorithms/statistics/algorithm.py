@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,11 @@ from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.unfit import unfit
 from secfed.algorithms.statistics.analysis import DONE, WEIGHTS, Analysis, Rules
+from secfed.algorithms.statistics.counts import ALL, MISSING
 from secfed.algorithms.statistics.differences import divided_twice, read_twice
-from secfed.algorithms.statistics.kinds import ANALYSES
-from secfed.algorithms.statistics.noisy_describe import NoisyDescribe
-from secfed.algorithms.statistics.noisy_linear import NoisyLinear
+from secfed.algorithms.statistics.guard import Guard
+from secfed.algorithms.statistics.kinds import kind_of
 from secfed.algorithms.statistics.options import (
-    AnalysisOptions,
-    DescribeOptions,
-    GlmOptions,
     StatisticsOptions,
 )
 from secfed.algorithms.statistics.plan import Step, planned
@@ -74,14 +72,20 @@ class Statistics(Algorithm):
                 f"study.rounds: statistics takes one round of sums, not {study.rounds}",
                 remedy="set study.rounds = 1",
             )
+        _check_names(data)
         if isinstance(study.data, ColumnsOptions):
             _check_columns(study.data.model_dump())
         self.setting, self.options, self.data = setting, options, data
         self.noisy = study.privacy is not None
-        self.analyses = analyses_of(options, data, noisy=self.noisy)
+        replaced = study.privacy is not None and study.privacy.privacy_unit.adjacency.keeps_slots
+        self.analyses = analyses_of(options, data, noisy=self.noisy, replaced=replaced)
+        self.needs = tuple(dict.fromkeys(name for one in self.analyses for name in one.needs))
         if study.privacy is not None:
             check_privacy(study.privacy, self.analyses)
-        self.plan = planned(self.analyses, options.max_records, len(setting.sites))
+        guard = None if self.noisy else Guard(self.analyses, rules_of(options, data))
+        self.guard = guard if guard is not None and guard.needed else None
+        checked = self.analyses if self.guard is None else (*self.analyses, self.guard)
+        self.plan = planned(checked, options.max_records, len(setting.sites))
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """All steps in round 1; there is nothing to evaluate."""
@@ -94,7 +98,7 @@ class Statistics(Algorithm):
 
     def server(self) -> StatisticsServer:
         """A fresh server program."""
-        return StatisticsServer(self.analyses, self.plan, self.setting.sites)
+        return StatisticsServer(self.analyses, self.plan, self.setting.sites, self.guard)
 
     def site(self, site_id: SiteId) -> StatisticsSite:
         """One site's program, bound to its table."""
@@ -113,13 +117,27 @@ class Statistics(Algorithm):
                 )
             )
             table = table.take(np.arange(most))
-        return table
+        # All analyses are of the same records: the difference of two would be those that lack a value.
+        return table if self.noisy else table.take(table.complete(self.needs))
 
     def unit_bound(self, exchange: Exchange) -> UnitBound | None:
-        """A record, or the records of a unit together, add a norm of 1 to every analysis, in its scales."""
-        analyses = self.step(1, exchange).analyses
-        scales = {f"{a.name}/{part}": scale for a in analyses for part, scale in a.unit_scales().items()}
-        return UnitBound(math.sqrt(len(analyses)) * ADDED_UP, scales=scales) if self.noisy else None
+        """A record, or the records of a unit together, add a norm of 1 to every analysis, in its scales.
+
+        An analysis of several steps divides its privacy among them. In all scales together the noise is the
+        same in every sum then: of variance norm^2 / share.
+        """
+        if not self.noisy:
+            return None
+        step, scales, whole = self.step(1, exchange), dict[str, float](), 0.0
+        for one in step.analyses:
+            share = one.step_share(step.number - one.first)
+            whole += share
+            norms = {part.name: 1.0 for part in one.parts(step.number - one.first)}
+            norms |= one.unit_scales()
+            # Every analysis has the same privacy: where a step has only a part of it, a record counts less.
+            units = {f"{one.name}/{part}": norm / math.sqrt(share) for part, norm in norms.items()}
+            scales |= {name: unit for name, unit in units.items() if unit != 1.0}
+        return UnitBound(math.sqrt(whole) * ADDED_UP, share=whole / len(self.analyses), scales=scales)
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than the server's ``broadcast`` gives."""
@@ -161,34 +179,36 @@ class StatisticsSite(SiteProgram):
         }
 
 
-def analyses_of(options: StatisticsOptions, data: TableData, *, noisy: bool = False) -> tuple[Analysis, ...]:
+def analyses_of(
+    options: StatisticsOptions, data: TableData, *, noisy: bool = False, replaced: bool = False
+) -> tuple[Analysis, ...]:
     """The analyses in the order of the study, each after those that it builds on."""
     _check_cells(options)
+    shared = rules_of(options, data, noisy=noisy, replaced=replaced)
     made: dict[str, Analysis] = {}
     rest: Mapping[str, Any] = dict(options.analyses)
     ordered = sorted(rest, key=lambda name: rest[name].kind == "roc")  # of an analysis, so after all others
     for name in ordered:
-        rules = Rules(
-            columns=tuple(data.columns),
-            max_records=options.max_records,
-            sites=len(data.sites),
-            min_cell=options.min_cell,
-            min_hospitals=options.min_hospitals,
-            max_parameter_share=options.max_parameter_share,
-            level=options.level,
-            noisy=noisy,
-            earlier=dict(made),
-        )
-        made[name] = _kind(rest[name], noisy=noisy)(name, rest[name], rules)
+        rules = replace(shared, earlier=dict(made))
+        made[name] = kind_of(rest[name], noisy=noisy)(name, rest[name], rules)
     return tuple(made[name] for name in rest)
 
 
-def _kind(options: AnalysisOptions, *, noisy: bool) -> type[Analysis]:
-    if noisy and isinstance(options, DescribeOptions):
-        return NoisyDescribe
-    if noisy and isinstance(options, GlmOptions) and options.family == "gaussian":
-        return NoisyLinear
-    return ANALYSES[options.kind]
+def rules_of(
+    options: StatisticsOptions, data: TableData, *, noisy: bool = False, replaced: bool = False
+) -> Rules:
+    """What all analyses of a study have in common."""
+    return Rules(
+        columns=tuple(data.columns),
+        max_records=options.max_records,
+        sites=len(data.sites),
+        min_cell=options.min_cell,
+        min_hospitals=options.min_hospitals,
+        max_parameter_share=options.max_parameter_share,
+        level=options.level,
+        noisy=noisy,
+        replaced=replaced,
+    )
 
 
 def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None:
@@ -202,7 +222,7 @@ def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None
         if not one.noisy:
             raise ConfigError(
                 f"algorithm.analyses.{one.name}.kind: {one.kind} has no mechanism for noise in the sum",
-                remedy="ask for counts, describe, histogram and gaussian glm only, or remove [privacy]",
+                remedy="ask for the hazard by kaplan-meier or a poisson glm, or remove [privacy]",
             )
     if "clip_norm" in privacy.model_fields_set:
         raise ConfigError(
@@ -221,8 +241,24 @@ def _check_cells(options: StatisticsOptions) -> None:
         )
 
 
+def _check_names(data: TableData) -> None:
+    """Refuse categories that results would confuse with the rows beside them."""
+    for column in data.columns:
+        for name in sorted({MISSING, ALL}.intersection(column.categories)):
+            raise ConfigError(
+                f"data.columns.{column.name}.categories: {name!r} names a row of the results",
+                remedy=f"give it another name, and set codes for it: {{ other = [{name!r}] }}",
+            )
+
+
 def _check_columns(data: Mapping[str, Any]) -> None:
-    """Refuse two declarations of one column, for the same reason."""
+    """Refuse two declarations of one column, for the same reason, and one that names hospitals."""
+    for name, column in (data.get("columns") or {}).items():
+        if (column.get("source") or name) == data.get("site_column"):
+            raise ConfigError(
+                f"data.columns.{name}: reads the column that names a record's hospital",
+                remedy="remove it; no statistic may be of one hospital",
+            )
     for name, first in read_twice(data.get("columns") or {}):
         raise ConfigError(
             f"data.columns.{name}: reads the same column of the file as {first!r}",

@@ -11,6 +11,7 @@ the totals, which whoever reads the sums knows anyway.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.tabular.columns import Column, Table, find_column
+from secfed.algorithms.statistics.checks import Checks
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.options import AnalysisOptions
 from secfed.algorithms.statistics.results import Result
@@ -33,7 +35,7 @@ Shapes = dict[str, tuple[int, ...]]
 DONE: Final = "done"  # 1 once nothing more is to be summed: sites add zeros from then on
 STATUS: Final = "status"  # a Reason
 MARKS: Final = "marks"  # 1 for every term that is to blame for that there is no result
-NOISE: Final = "noise"  # standard deviation of the noise in every number of the table; 0 without [privacy]
+NOISE: Final = "noise"  # standard deviation of the noise over the scales of the sums; 0 without [privacy]
 WEIGHTS: Final = "weights"  # of each record, where several count as one unit; given beside the state
 STEP: Final = "step"  # of the study, from 1, that the result is of; 0 while there is none
 
@@ -65,6 +67,7 @@ class Rules:
     max_parameter_share: float
     level: float
     noisy: bool = False  # whether the sums carry the noise of [privacy]
+    replaced: bool = False  # whether that hides which record stands in a place, and not whether one does
     earlier: Mapping[str, Analysis] = field(default_factory=dict)  # analyses that this one may build on
 
 
@@ -78,9 +81,10 @@ class Analysis(ABC):
     reads: tuple[
         str, ...
     ] = ()  # of the state of an earlier analysis, as NAME/...: given to sites, and to absorb
+    needs: tuple[str, ...] = ()  # columns that every record of it must have; tables count what is missing
 
     def __init__(self, name: str, options: Any, rules: Rules) -> None:
-        self.name, self.rules = name, rules
+        self.name, self.options, self.rules = name, options, rules
         self._read(options)
 
     @abstractmethod
@@ -116,6 +120,19 @@ class Analysis(ABC):
     def result(self, released: Mapping[str, Values]) -> Result:
         """Tables and figures from what was released; here any library may compute."""
 
+    def checks(self) -> Checks:
+        """What is checked, without noise, before the result is told; a table checks itself."""
+        return Checks()
+
+    @property
+    def checked_as(self) -> str:
+        """The analysis whose checks decide about this one."""
+        return self.name
+
+    def dominated(self, released: State, spans: Sequence[bool]) -> State | None:
+        """What may be told where few records hold some of its spans; None if nothing may be."""
+        return None if any(spans) else released
+
     def given(self, step: int) -> Sequence[str]:
         """Names in the state that sites are given before a step, beside :data:`DONE`."""
         del step
@@ -127,6 +144,15 @@ class Analysis(ABC):
         A part that is not named is divided by 1.
         """
         return {}
+
+    def step_share(self, step: int) -> float:
+        """What part of this analysis' privacy a step has; 1 in all."""
+        del step
+        return 1.0 / self.steps
+
+    def noise_in(self, step: int, state: State) -> float:
+        """The deviation of the noise in the totals of a step, over :meth:`unit_scales`."""
+        return float(state[NOISE]) / math.sqrt(self.step_share(step))
 
     def withheld(self, reason: Reason, released: Mapping[str, Values]) -> str:
         """What else there is to say about why the result is withheld."""

@@ -94,6 +94,11 @@ def dot(one: Sequence[float], other: Sequence[float]) -> float:
     return total
 
 
+def four_digits(value: float) -> float:
+    """In full digits a number can be compared with what every table of records would give."""
+    return float(f"{value:.3e}")
+
+
 def logarithm(value: float) -> float:
     """The natural logarithm of a positive number, to a few units in the last place.
 

@@ -15,6 +15,7 @@ import torch
 from secfed.algorithms.data.tabular.columns import Table
 from secfed.algorithms.statistics.analysis import Analysis, Part, Shapes, State, Values, finish, hide, tensor
 from secfed.algorithms.statistics.arithmetic import symmetric
+from secfed.algorithms.statistics.checks import Checks, number_of, pairs_of
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.moments import centre_of, scale_of
 from secfed.algorithms.statistics.options import CorrelationOptions
@@ -31,6 +32,7 @@ class Correlation(Analysis):
 
     def _read(self, options: CorrelationOptions) -> None:
         self.numbers = [self.column("columns", name, "number") for name in options.columns]
+        self.needs = options.columns
         if len(set(options.columns)) < len(options.columns):
             where = f"algorithm.analyses.{self.name}.columns"
             raise ConfigError(f"{where}: names a column twice", remedy="name every column once")
@@ -40,6 +42,11 @@ class Correlation(Analysis):
         del step
         p = len(self.numbers)
         return Part("records", ()), Part("sums", (p,)), Part("products", (p * (p + 1) // 2,))
+
+    def checks(self) -> Checks:
+        """Of all pairs."""
+        numbers = tuple(map(number_of, self.numbers))
+        return Checks(((),), numbers, pairs_of(numbers))
 
     def shapes(self) -> Shapes:
         """Means, covariances and how many records."""

@@ -5,6 +5,10 @@ Missing values are a category of their own.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Final
+
 import numpy as np
 
 from secfed.algorithms.data.tabular.columns import Column, Table
@@ -13,7 +17,9 @@ from secfed.algorithms.statistics.cross_table import Positions, TableAnalysis
 from secfed.algorithms.statistics.options import CountsOptions
 from secfed.algorithms.statistics.results import Figure, Result, ResultTable, count
 
-MISSING = "(missing)"
+MISSING: Final = "(missing)"  # names of rows; categories have others
+ALL: Final = "all"
+_ABOVE_NOISE: Final = 10.0  # deviations of the noise, by which the number of records is above it
 
 
 class Counts(TableAnalysis):
@@ -50,13 +56,31 @@ class Counts(TableAnalysis):
                 for name, cell in zip(names, cells[0], strict=True)
                 if name != MISSING or cell != 0
             )
-            bars = {self.over.name: [(i, max(float(c), 0.0)) for i, c in enumerate(cells[0][:-1])]}
             return Result(
                 {"column": self.over.name, "n": round(total), "counts": {row[0]: row[1] for row in rows}},
                 (ResultTable(f"Records by {self.over.name}", (self.over.name, "records", "%"), rows),),
-                (Figure("bars", f"Records by {self.over.name}", self.over.name, "records", bars),),
+                (self._bars(cells[0][:-1]),),
             )
         return self._crossed(told, names)
+
+    def _bars(self, cells: Values) -> Figure:
+        name = self.over.name
+        bars = {name: [(i, max(float(cell), 0.0)) for i, cell in enumerate(cells)]}
+        return Figure("bars", f"Records by {name}", name, "records", bars, labels=self.over.categories)
+
+    def noisy_shown(self, cells: Values, deviation: float) -> Result:
+        """Every cell with its interval, and of two columns chi-square with the noise in it."""
+        found = super().noisy_shown(cells, deviation)
+        if self.rows is None:
+            return replace(found, figures=(self._bars(cells[0][:-1]),))
+        test = noisy_chi_square(cells[:-1, :-1], deviation)
+        if test is None:
+            note = "chi-square: there is none where the noise is too large for so few records"
+            return replace(found, values={**found.values, "chi_square": None}, notes=(*found.notes, note))
+        line, title = tuple(test.values()), f"{self.rows.name} by {self.over.name}"
+        tested = ResultTable(f"Chi-square test of independence, {title}", tuple(test), (line,))
+        values = {**found.values, "chi_square": test}
+        return replace(found, values=values, tables=(*found.tables, tested))
 
     def _crossed(self, told: Values, names: tuple[str, ...]) -> Result:
         rows_of = self.rows
@@ -101,4 +125,33 @@ def chi_square(cells: Values) -> dict[str, float] | None:
     expected = np.outer(cells.sum(axis=1), cells.sum(axis=0)) / cells.sum()
     statistic = float(((cells - expected) ** 2 / expected).sum())
     degrees = (cells.shape[0] - 1) * (cells.shape[1] - 1)
+    return {"statistic": statistic, "df": float(degrees), "p": float(chi2.sf(statistic, degrees))}
+
+
+def noisy_chi_square(cells: Values, t: float) -> dict[str, float] | None:
+    """The same of cells with noise of deviation ``t``; None where it is too large.
+
+    What cells exceed their expectations by is, to first order, (I - p 1') cells (I - 1 q') for shares p and q
+    of rows and columns: noise adds to its variance under independence, n (diag(p) - pp') x (diag(q) - qq').
+
+    Source: Gaboardi, Lim, Rogers, Vadhan 2016, Differentially Private Chi-Squared Hypothesis Testing.
+    """
+    from scipy.stats import chi2
+
+    rows, columns = cells.shape
+    n = float(cells.sum())
+    if min(rows, columns) < 2 or n < _ABOVE_NOISE * t * math.sqrt(cells.size) or not n > 0:
+        return None
+    p, q = (np.maximum(cells.sum(axis=axis), 0.0) for axis in (1, 0))
+    p, q = p / p.sum(), q / q.sum()
+    excess = (cells - np.outer(cells.sum(axis=1), cells.sum(axis=0)) / n)[:-1, :-1].ravel()
+    centred = [np.eye(len(share)) - share[:, None] for share in (p, q)]
+    sampling = [np.diag(share) - np.outer(share, share) for share in (p, q)]
+    noise = [(one @ one.T)[:-1, :-1] for one in centred]
+    covariance = n * np.kron(*(one[:-1, :-1] for one in sampling)) + t * t * np.kron(*noise)
+    try:
+        statistic = float(excess @ np.linalg.solve(covariance, excess))
+    except np.linalg.LinAlgError:
+        return None
+    degrees = (rows - 1) * (columns - 1)
     return {"statistic": statistic, "df": float(degrees), "p": float(chi2.sf(statistic, degrees))}

@@ -18,7 +18,16 @@ import torch
 
 from secfed.algorithms.data.tabular.columns import Table
 from secfed.algorithms.statistics.analysis import Part, Shapes, State, Values, hide, tensor
-from secfed.algorithms.statistics.arithmetic import Matrix, dot, logarithm
+from secfed.algorithms.statistics.arithmetic import Matrix, dot, four_digits, logarithm
+from secfed.algorithms.statistics.checks import (
+    Checks,
+    crossings_of,
+    factors_of,
+    grouped_of,
+    numbers_of,
+    pairs_of,
+    products_of,
+)
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.estimates import estimates
 from secfed.algorithms.statistics.formula import design
@@ -55,6 +64,7 @@ class Cox(NewtonAnalysis):
         if not self.kept:
             raise ConfigError(f"{where}: has no term", remedy="name a column")
         self.efron, self.steps, self.formula = options.ties == "efron", options.max_steps, options.formula
+        self.needs = (*self.design.needs, *self.times.needs)
         self.columns = [self.design.columns[k] for k in self.kept]
         self.per_term = tuple(self.design.names[k] for k in self.kept)
         self.scales = tuple(self.design.bounds[k] or 1.0 for k in self.kept)
@@ -75,6 +85,14 @@ class Cox(NewtonAnalysis):
             support_part(self.columns),
         ]
         return [*parts, Part("tied", shape, largest)] if self.efron else parts
+
+    def checks(self) -> Checks:
+        """Of its terms and events."""
+        numbers = numbers_of(self.design)
+        alone = all(number.category for number in numbers)
+        tables = crossings_of(self.design, self.times.event, alone=alone)
+        spans = (*pairs_of(numbers), *products_of(self.design, numbers))
+        return Checks(tables, numbers, spans, grouped_of(factors_of(self.design)))
 
     def numbers(self) -> Shapes:
         """Records, events and log-likelihoods with and without terms; what hazards are relative to."""
@@ -149,7 +167,7 @@ class Cox(NewtonAnalysis):
             if round(float(totals["beyond"])):
                 return hide(state, Reason.OUT_OF_RANGE)
             null = math.nan if float(state["changed"]) else float(state["null"])
-            state["numbers"] = tensor([records, died, -objective / 2, null])
+            state["numbers"] = tensor([records, died, four_digits(-objective / 2), four_digits(null)])
         return None
 
     def _sums(

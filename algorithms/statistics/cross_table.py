@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -34,8 +35,10 @@ from secfed.algorithms.statistics.analysis import (
 )
 from secfed.algorithms.statistics.disclosure import Reason, Told, is_small, protected
 from secfed.algorithms.statistics.results import Result, ResultTable
+from secfed.errors import ConfigError
 
 Positions = NDArray[np.int64]
+_MOST_CELLS: Final = 50_000  # of more it takes seconds, with closed sums at every hospital
 TWO_SIDED_95 = 1.959963984540054
 
 
@@ -43,6 +46,16 @@ def table_parts(name: str, shape: tuple[int, int], *, noisy: bool = False) -> Se
     """Records, and hospitals, of every cell."""
     records = Part(f"records/{name}", shape)
     return (records,) if noisy else (records, Part(f"hospitals/{name}", shape, whole=True))
+
+
+def check_size(name: str, shape: tuple[int, int], rules: Rules) -> None:
+    """Refuse a table of which it would take long to decide what is withheld."""
+    cells = shape[0] * shape[1]
+    if cells > _MOST_CELLS and not rules.noisy:
+        raise ConfigError(
+            f"algorithm.analyses.{name}: has a table of {cells} cells",
+            remedy=f"declare fewer categories, or set fewer bins: at most {_MOST_CELLS} cells",
+        )
 
 
 def table_sums(
@@ -90,6 +103,10 @@ class TableAnalysis(Analysis):
     order: tuple[str, str]  # names of the columns in rows and columns; "" for a single row
     labels: tuple[Sequence[str], Sequence[str]]  # of rows and columns
 
+    def __init__(self, name: str, options: Any, rules: Rules) -> None:
+        super().__init__(name, options, rules)
+        check_size(name, self.shape, rules)
+
     @abstractmethod
     def where(self, table: Table) -> tuple[Positions, Positions]:
         """The row and the column of every record."""
@@ -136,10 +153,11 @@ class TableAnalysis(Analysis):
     def result(self, released: Mapping[str, Values]) -> Result:
         """The table, or every cell with the interval that the noise leaves."""
         if self.rules.noisy:
-            return self._noisy(released["told"][:-1, :-1], float(released[NOISE]))
+            return self.noisy_shown(released["told"][:-1, :-1], float(released[NOISE]))
         return self.shown(released["told"])
 
-    def _noisy(self, cells: Values, deviation: float) -> Result:
+    def noisy_shown(self, cells: Values, deviation: float) -> Result:
+        """Every cell with the interval that its noise leaves."""
         reach = TWO_SIDED_95 * deviation
         names = [name for name in self.order if name]
         lines = []

@@ -1,14 +1,17 @@
 """``describe``: the first table of a paper, by group: n, missing values, means, quantiles, shares.
 
-One step. Quantiles come from records in ``bins`` cells between a column's declared bounds, as if the
-records of a cell were spread over it evenly, so they are right to the width of a cell, which the result
-tells.
+One step. Quantiles come from records in ``bins`` cells between a column's declared bounds. A cell of
+fewer than ``min_cell`` records would be the value of one of them, so it is joined with the cells beside it:
+with one, with three, with seven, until there are enough, in divisions that are the same for all records.
+What is told is one of five places in it, as if its records were spread over it evenly; finer ones would give
+the number of records below.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -29,8 +32,16 @@ from secfed.algorithms.statistics.analysis import (
     tally,
     tensor,
 )
+from secfed.algorithms.statistics.checks import Checks, indicators_of, number_of
 from secfed.algorithms.statistics.counts import MISSING
-from secfed.algorithms.statistics.cross_table import table_parts, table_sums, told_table, with_margins
+from secfed.algorithms.statistics.cross_table import (
+    check_size,
+    table_parts,
+    table_sums,
+    told_table,
+    with_margins,
+)
+from secfed.algorithms.statistics.described_groups import group_spans, hidden_groups, unions_of
 from secfed.algorithms.statistics.disclosure import (
     WITHHELD,
     Reason,
@@ -45,6 +56,7 @@ from secfed.algorithms.statistics.results import Cell, Result, ResultTable, coun
 _QUANTILES: Final = (0.25, 0.5, 0.75)
 _NUMBERS: Final = ("n", "missing", "mean", "sd", "q25", "median", "q75")
 _NONE: Final = math.nan
+_PLACES: Final = 4  # that a cell is divided into: a quantile is told to one of their edges
 
 
 class Describe(Analysis):
@@ -58,15 +70,18 @@ class Describe(Analysis):
         self.groups = () if self.by is None else self.by.categories
         self.own = len(self.groups) + 1  # the last of them: records whose group is missing
         self.bins = options.bins
+        for column in self.described:
+            check_size(self.name, (self.own, len(column.categories) + 1), self.rules)
 
     def parts(self, step: int) -> Sequence[Part]:
         """Sizes of groups; of a number moments and cells, of categories counts."""
         del step
-        parts = [Part("groups", (self.own,))]
+        parts = [Part("groups", (self.own,)), Part("hospitals", (self.own + 1,), whole=True)]
         for column in self.described:
             if column.kind == "number":
                 parts.append(Part(f"moments/{column.name}", (3, self.own)))
                 parts.append(Part(f"cells/{column.name}", (self.own, self.bins)))
+                parts.append(Part(f"known/{column.name}", (self.own + 1, 2), whole=True))
             else:
                 parts += table_parts(column.name, (self.own, len(column.categories) + 1))
         return parts
@@ -85,7 +100,8 @@ class Describe(Analysis):
         group = np.full(table.records, self.own - 1, np.int64)
         if self.by is not None:
             group = positions(table.values[self.by.name], len(self.groups))
-        found: dict[str, Values] = {"groups": np.bincount(group, minlength=self.own).astype(np.float64)}
+        sizes = np.bincount(group, minlength=self.own).astype(np.float64)
+        found: dict[str, Values] = {"groups": sizes, "hospitals": np.minimum([*sizes, sizes.sum()], 1.0)}
         for column in self.described:
             found |= self._sums(column, table.values[column.name], group)
         return found
@@ -96,7 +112,9 @@ class Describe(Analysis):
             return table_sums(column.name, group, positions(values, shape[1] - 1), shape)
         where = cells(values, column, self.bins)
         known = where >= 0
+        there = tally(group, (~known).astype(np.int64), (self.own, 2))
         return {
+            f"known/{column.name}": np.minimum([*there, there.sum(axis=0)], 1.0),
             f"moments/{column.name}": moment_sums(values, column, group, self.own),
             f"cells/{column.name}": tally(group[known], where[known], (self.own, self.bins)),
         }
@@ -107,7 +125,11 @@ class Describe(Analysis):
         sizes = [float(round(size)) for size in totals["groups"].tolist()]
         if is_small(sum(sizes), self.min_cell):
             return hide(state, Reason.FEW_RECORDS)
-        hidden = suppressed_list(sizes, [is_small(size, self.min_cell) for size in sizes], self.min_cell)
+        *places, everywhere = totals["hospitals"].tolist()
+        if sum(sizes) and round(everywhere) < self.rules.min_hospitals:
+            return hide(state, Reason.FEW_HOSPITALS)
+        small = [self._few(size, place) for size, place in zip(sizes, places, strict=True)]
+        hidden = suppressed_list(sizes, small, self.min_cell)
         if len(sizes) > 1 and all(hidden):
             return hide(state, Reason.FEW_RECORDS)
         told = [WITHHELD if out else size for size, out in zip(sizes, hidden, strict=True)]
@@ -121,10 +143,42 @@ class Describe(Analysis):
                     rows = [row[:-1] for row in with_margins(found)]
             else:
                 moments = totals[f"moments/{column.name}"].tolist()
-                rows = self._numbers(column, moments, totals[f"cells/{column.name}"].tolist(), sizes, hidden)
+                places_of = totals[f"known/{column.name}"].tolist()
+                spread = totals[f"cells/{column.name}"].tolist()
+                rows = self._numbers(column, moments, spread, places_of, sizes, hidden)
             state[f"told/{column.name}"] = tensor(rows)
         finish(state)
         return None
+
+    def _few(self, records: float, hospitals: float) -> bool:
+        """Whether so many records of so many hospitals must not be told."""
+        lonely = round(records) > 0 and round(hospitals) < self.rules.min_hospitals
+        return lonely or is_small(records, self.min_cell)
+
+    def checks(self) -> Checks:
+        """Mean and deviation of every number, by group and of all records."""
+        groups = () if self.by is None else indicators_of(self.by)
+        return Checks(
+            spans=tuple(span for column in self._of_numbers for span in group_spans(column, self.by)),
+            grouped=tuple((number_of(column), groups) for column in self._of_numbers),
+        )
+
+    @property
+    def _of_numbers(self) -> list[Column]:
+        return [column for column in self.described if column.kind == "number"]
+
+    def dominated(self, released: State, spans: Sequence[bool]) -> State:
+        """Of a number that few records decide in a group, no mean and deviation: others would complete it."""
+        told, each = dict(released), len(unions_of(self.by))
+        for at, column in enumerate(self._of_numbers):
+            rows = told[f"told/{column.name}"].clone()
+            withheld = [n != 0 and math.isnan(mean) for n, _, mean, *_ in rows[:-1].tolist()]
+            hidden = hidden_groups(self.by, withheld, spans[at * each : (at + 1) * each])
+            if spans[len(self._of_numbers) * each + at]:  # with the groups of analyses before
+                hidden = None
+            rows[[True] * len(rows) if hidden is None else [*hidden, False], 2:4] = math.nan
+            told[f"told/{column.name}"] = rows
+        return told
 
     def _nothing(self, width: int) -> list[list[float]]:
         return [[WITHHELD] * width for _ in range(self.own + 1)]
@@ -134,16 +188,22 @@ class Describe(Analysis):
         column: Column,
         moments: list[list[float]],
         by_cell: list[list[float]],
+        places: list[list[float]],
         sizes: Sequence[float],
         hidden: Sequence[bool],
     ) -> list[list[float]]:
         known = [float(round(n)) for n in moments[0]]
         there = [[n, size - n] for n, size in zip(known, sizes, strict=True)]
-        small = [[is_small(cell, self.min_cell) for cell in row] for row in there]
+        if sum(known) and round(places[-1][0]) < self.rules.min_hospitals:
+            return [[*row, *[_NONE] * (len(_NUMBERS) - 2)] for row in self._nothing(2)]
+        small = [
+            [self._few(cell, place) for cell, place in zip(row, here, strict=True)]
+            for row, here in zip(there, places[:-1], strict=True)
+        ]
         found = protected(there, small, self.min_cell)
         counts = self._nothing(3) if found is None else with_margins(found)
         # The mean of few records is withheld, and others with it, or it would follow from that of all.
-        few = any(is_small(n, self.min_cell) for n, out in zip(known, hidden, strict=True) if not out)
+        few = any(row[0] for row, out in zip(small, hidden, strict=True) if not out)
         rows = []
         for g in range(self.own + 1):
             whole = g == self.own
@@ -161,17 +221,20 @@ class Describe(Analysis):
         return rows
 
     def _quantiles(self, column: Column, by_cell: Sequence[float], n: float) -> list[float]:
-        width, found = (column.high - column.low) / self.bins, []
+        width, counts, found = (column.high - column.low) / self.bins, [round(cell) for cell in by_cell], []
         for share in _QUANTILES:
-            wanted, below = share * n, 0.0
-            value = _NONE
-            if min(wanted, n - wanted) >= self.min_cell:
-                for i, records in enumerate(map(round, by_cell)):
-                    if records and below + records >= wanted:
-                        value = column.low + width * (i + (wanted - below) / records)
-                        break
-                    below += records
-            found.append(value)
+            wanted = share * n
+            if min(wanted, n - wanted) < self.min_cell:
+                found.append(_NONE)
+                continue
+            at = next(i for i, below in enumerate(accumulate(counts)) if below >= wanted)
+            size = 1
+            while sum(counts[at // size * size :][:size]) < self.min_cell:
+                size *= 2
+            start = at // size * size
+            records, cells = sum(counts[start:][:size]), min(size, self.bins - start)
+            place = round(_PLACES * (wanted - sum(counts[:start])) / records) / _PLACES
+            found.append(column.low + width * (start + cells * place))
         return found
 
     def released(self, state: State) -> State:

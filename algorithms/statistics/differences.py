@@ -9,6 +9,8 @@ from records; noise in one of the two is enough, since its difference to anythin
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,7 +22,14 @@ _GRIDS: Final = {  # kind to the key that names its columns, and the one that di
     "describe": ("columns", "bins"),
     "kaplan-meier": ("time", "interval"),
 }
-_SCORES: Final = "scores"  # what every roc divides, whatever model they are of
+_SCORES: Final = "scores"  # what a roc divides; those of another model are other cells of the same records
+_COMPLETE: Final = ("formula", "column", "columns", "time", "event", "by")  # keys that name columns
+_TABLES: Final = ("counts", "describe", "histogram", "roc")  # kinds of whose columns a record may lack some
+_UNCHECKED: Final = ("counts", "histogram", "roc")  # kinds whose cells are protected for themselves
+_DIVIDES: Final = ("bins", "interval")  # keys that are compared for themselves
+_WORD: Final = re.compile(r"[A-Za-z_]\w*")
+_NO_COLUMNS: Final = frozenset({"C", "I", "np", "log", "log10", "sqrt", "exp"})  # words of a formula
+_CATEGORY: Final = re.compile(r"C\(\s*\w+\s*\)")
 
 
 def subtractable(one: _Tables, other: _Tables, sites: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -37,7 +46,7 @@ def subtractable(one: _Tables, other: _Tables, sites: Sequence[str], others: Seq
         return []
     if one.get("privacy") is not None or other.get("privacy") is not None:
         return []
-    return [*_populations(one, other, sites, others), *_cells(one, other)]
+    return [*_populations(one, other, sites, others), *_records(one, other), *_cells(one, other)]
 
 
 def divided_twice(analyses: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -70,6 +79,60 @@ def _populations(one: _Tables, other: _Tables, sites: Sequence[str], others: Seq
                 yield f"{table}.{key}"
 
 
+def _records(one: _Tables, other: _Tables) -> Iterator[str]:
+    """Records that lack a value are in no analysis of a study, and may be in one of another."""
+    lacking = sorted(_complete(one) ^ _complete(other))
+    if lacking:
+        yield f"records that lack {', '.join(lacking)}"
+    before, after = _computed(one), _computed(other)
+    if before != after:
+        yield f"what formulas compute ({', '.join(sorted(before ^ after))})"
+    checked, later = _checked(one), _checked(other)
+    if not (checked.keys() <= later.keys() or later.keys() <= checked.keys()):
+        names = sorted(
+            {name for key, name in (checked | later).items() if key not in checked.keys() & later.keys()}
+        )
+        yield f"what is checked together ({', '.join(names)})"
+
+
+def _checked(tables: _Tables) -> dict[str, str]:
+    """Analyses that one study checks together, and that are not where each study has some of them."""
+    analyses, found = tables["algorithm"]["analyses"], dict[str, str]()
+    declared = tables["data"].get("columns") or {}
+
+    def source(match: re.Match[str]) -> str:
+        return (declared.get(match[0]) or {}).get("source") or match[0]
+
+    for name, table in analyses.items():
+        kept = {key: value for key, value in table.items() if key not in _DIVIDES}
+        columns = kept.pop("columns") if table["kind"] == "describe" else [""]
+        if table["kind"] in _UNCHECKED or (table["kind"] == "describe" and not table.get("by")):
+            continue
+        text = json.dumps(kept, sort_keys=True, default=str)
+        found |= {_WORD.sub(source, f"{text} {column}"): name for column in columns}
+    return found
+
+
+def _complete(tables: _Tables) -> set[str]:
+    """The columns of the file that every record of the study has, as far as settings say."""
+    declared = tables["data"].get("columns") or {}
+    found: set[str] = set()
+    for table in tables["algorithm"]["analyses"].values():
+        if table["kind"] in _TABLES:
+            continue
+        for key in _COMPLETE:
+            named = table.get(key) or ()
+            names = [named] if isinstance(named, str) else named
+            found |= {word for name in names for word in _WORD.findall(name)} - _NO_COLUMNS
+    return {(declared.get(name) or {}).get("source") or name for name in found}
+
+
+def _computed(tables: _Tables) -> set[str]:
+    """Formulas that compute: two of them could single out records that none of them does."""
+    formulas = [table.get("formula") or "" for table in tables["algorithm"]["analyses"].values()]
+    return {" ".join(formula.split()) for formula in formulas if "(" in _CATEGORY.sub("", formula)}
+
+
 def _may_lack_one(protection: Mapping[str, Any], sites: int) -> bool:
     """Whether a sum can come about without one of the members."""
     least = max(protection.get("min_cohort") or 0, protection.get("threshold") or 0)
@@ -81,7 +144,7 @@ def _cells(one: _Tables, other: _Tables) -> Iterator[str]:
     for source in sorted(before.keys() & after.keys()):
         if before[source] != after[source]:
             yield f"what is declared of {source}"
-    grids = [dict(_all_grids(tables)) for tables in (one, other)]
+    grids = [dict(reversed([*_all_grids(tables)])) for tables in (one, other)]  # of several, the first
     for where in sorted(grids[0].keys() & grids[1].keys()):
         if grids[0][where] != grids[1][where]:
             yield f"cells of {where[1]} ({where[0]})"
@@ -92,6 +155,8 @@ def _all_grids(tables: _Tables) -> Iterator[tuple[tuple[str, str], Any]]:
     declared = tables["data"].get("columns") or {}
     for table in tables["algorithm"]["analyses"].values():
         for (kind, column), width in _grids(table):
+            if kind == "roc":
+                width = width, tables["algorithm"]["analyses"].get(table["of"])
             yield (kind, declared.get(column, {}).get("source") or column), width
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+import numpy as np
+
 WITHHELD: Final = -1.0  # in the place of a count
 
 
@@ -34,6 +36,7 @@ class Reason(IntEnum):
     OUT_OF_RANGE = 11
     SMALL_CATEGORIES = 12
     TOO_NOISY = 13
+    DOMINATED = 14
 
 
 EXPLANATIONS: Final = {
@@ -49,8 +52,10 @@ EXPLANATIONS: Final = {
     Reason.OTHER_WITHHELD: "the analysis that it builds on is withheld",
     Reason.NO_VARIATION: "a group, an outcome or a column does not vary",
     Reason.FEW_HOSPITALS: "fewer hospitals than min_hospitals have such records",
-    Reason.SMALL_CATEGORIES: "a category of the formula has fewer records than min_cell, or fewer with or "
+    Reason.SMALL_CATEGORIES: "a category, or two together, has fewer records than min_cell, or fewer with or "
     "without the event; join categories, or leave it out",
+    Reason.DOMINATED: "fewer records than min_cell would decide a number of it, alone or with the analyses "
+    "before it; take fewer or smoother terms, or the logarithm of a number with a few large values",
     Reason.TOO_NOISY: "the noise is too large for an estimate from so few records; raise epsilon, take fewer "
     "terms, or declare narrower bounds",
     Reason.OUT_OF_RANGE: "predictions are beyond what the declared columns allow",
@@ -86,24 +91,23 @@ def suppressed_table(
 
     Every small cell is a corner of a rectangle of withheld cells whose neighbouring corners have at least
     ``min_cell`` records: these could move to it without changing a margin, so the margins bound it by no
-    less.
+    less. Of several, the one that withholds the fewest records, then the first.
     """
-    counts, hidden = [[round(cell) for cell in row] for row in cells], [list(row) for row in small]
-    for i, j in [(i, j) for i, row in enumerate(small) for j, one in enumerate(row) if one]:
-        best: tuple[int, int, int] | None = None
-        for k in range(len(counts)):
-            for m in range(len(counts[0])):
-                if k == i or m == j or min(counts[i][m], counts[k][j]) < min_cell:
-                    continue
-                corners = ((i, m), (k, j), (k, m))
-                price = sum(counts[a][b] for a, b in corners if not hidden[a][b])
-                if best is None or (price, k, m) < best:
-                    best = (price, k, m)
-        if best is None:
+    counts = np.array([[round(cell) for cell in row] for row in cells], np.int64)
+    marks = np.array(small, np.bool_)
+    hidden, large = marks.copy(), counts >= min_cell
+    prices = np.where(hidden, 0, counts)  # records that are withheld beside those that already are
+    in_row, in_column = [np.flatnonzero(row) for row in large], [np.flatnonzero(one) for one in large.T]
+    for i, j in np.argwhere(marks):
+        rows, columns = in_column[j][in_column[j] != i], in_row[i][in_row[i] != j]
+        if not rows.size or not columns.size:
             return None
-        _, k, m = best
-        hidden[i][m] = hidden[k][j] = hidden[k][m] = True
-    return hidden
+        price = prices[rows[:, None], columns] + prices[rows, j][:, None] + prices[i, columns]
+        k, m = (int(at) for at in np.unravel_index(int(np.argmin(price)), price.shape))
+        for corner in ((i, columns[m]), (rows[k], j), (rows[k], columns[m])):
+            hidden[corner], prices[corner] = True, 0
+    found: list[list[bool]] = hidden.tolist()
+    return found
 
 
 @dataclass(frozen=True)

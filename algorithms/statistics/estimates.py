@@ -53,5 +53,6 @@ def estimates(
         "low": low,
         "high": high,
     }
+    axis = f"{axis} and {level * 100:g} % interval"
     figures = (Figure("forest", title, axis, "", shown),) if shown else ()
     return Result(values, (ResultTable(title, tuple(header), rows),), figures)

@@ -63,8 +63,7 @@ class Expression:
 
     def values(self, table: Table) -> Values:
         """The value for every record; NaN where a column is missing."""
-        values = _values(self._tree, table)
-        return np.clip(values, *self.interval)  # the last digit may differ from that of the bounds
+        return _values(self._tree, table)
 
 
 def refused(term: str, what: str, remedy: str) -> ConfigError:
@@ -145,7 +144,15 @@ def _function(node: ast.Call) -> str | None:
 
 
 def _values(node: ast.expr, table: Table) -> Values:
-    """The value of a tree that :func:`_interval` accepted."""
+    """The value of a tree that :func:`_interval` accepted: at every step within its bounds.
+
+    Powers and functions of arrays can differ from those of the bounds in the last digit, and a root or a
+    quotient of what is beyond them need not be a number: one record would make every sum of its hospital NaN.
+    """
+    return np.clip(_unbounded(node, table), *_interval(node, table.columns, ""))
+
+
+def _unbounded(node: ast.expr, table: Table) -> Values:
     match node:
         case ast.Constant(value=number):
             return np.full(table.records, float(number))  # type: ignore[arg-type]

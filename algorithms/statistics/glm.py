@@ -16,7 +16,17 @@ import torch
 
 from secfed.algorithms.data.tabular.columns import Table
 from secfed.algorithms.statistics.analysis import Part, Shapes, State, Values, hide, tensor
-from secfed.algorithms.statistics.arithmetic import symmetric
+from secfed.algorithms.statistics.arithmetic import four_digits, logarithm, symmetric
+from secfed.algorithms.statistics.checks import (
+    Checks,
+    crossings_of,
+    factors_of,
+    grouped_of,
+    numbers_of,
+    outcome_of,
+    pairs_of,
+    products_of,
+)
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.estimates import estimates
 from secfed.algorithms.statistics.families import FAMILIES
@@ -47,6 +57,7 @@ class Glm(NewtonAnalysis):
         self.family_name = options.family
         self.family = FAMILIES[options.family](*self.design.outcome_interval)
         self.steps, self.per_term = options.max_steps, self.design.names
+        self.needs = self.design.needs
         self.scales = tuple(bound or 1.0 for bound in self.design.bounds)
         terms = [self.design.terms[position] for position in self.design.term_of]
         self.intercept = INTERCEPT in terms
@@ -90,6 +101,17 @@ class Glm(NewtonAnalysis):
             support_part(self.design.columns),
         )
 
+    def checks(self) -> Checks:
+        """Of a binomial model no sum of outcomes over a number is told."""
+        numbers, binomial = numbers_of(self.design), self.family_name == "binomial"
+        outcome = () if binomial else outcome_of(self.design)
+        grouped, numbers = grouped_of((*factors_of(self.design), *outcome)), (*numbers, *outcome)
+        event = self.design.left.columns[0] if binomial and self.design.left is not None else None
+        alone = all(number.category for number in numbers)
+        tables = crossings_of(self.design, event, alone=alone)
+        spans = (*pairs_of(numbers), *products_of(self.design, numbers))
+        return Checks(tables, numbers, spans, grouped)
+
     def numbers(self) -> Shapes:
         """How many records, their deviance, sums of outcomes, and the step."""
         return {"numbers": (4,)}
@@ -98,7 +120,7 @@ class Glm(NewtonAnalysis):
         self, step: int, table: Table, given: Mapping[str, Values]
     ) -> Mapping[str, Values | float]:
         """Sums over complete records."""
-        x = self.design.matrix(table) / np.array(self.scales)
+        x = self.coordinates(table)
         y = self.design.outcome(table) / self.family.scale
         deviance = beyond = 0.0
         if step:
@@ -118,6 +140,11 @@ class Glm(NewtonAnalysis):
             "beyond": beyond,
             "support": support(x, y > 0.5, self.design.columns),  # of a binomial outcome
         }
+
+    def coordinates(self, table: Table) -> Values:
+        """The columns that coefficients of the state belong to."""
+        found: Values = self.design.matrix(table) / np.array(self.scales)
+        return found
 
     def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:
         """Check what may be estimated, and move."""
@@ -146,8 +173,19 @@ class Glm(NewtonAnalysis):
             scale = self.family.scale
             state["coefficients"] = state["coefficients"] * scale
             state["covariance"] = state["covariance"] * (scale * scale)
-            state["numbers"] = tensor([records, deviance * scale * scale, outcomes, float(totals["extra"])])
+            fit = self._fit(records, deviance * scale * scale, outcomes, float(totals["extra"]))
+            state["numbers"] = tensor([records, fit[0], outcomes, fit[1]])
         return None
+
+    def _fit(self, records: float, deviance: float, outcomes: float, extra: float) -> tuple[float, float]:
+        """Deviance, and what that of the intercept follows from: of counts, four digits.
+
+        Sums of logarithms of counts in full digits would tell how many records have each count.
+        """
+        if self.family_name != "poisson":
+            return deviance, extra
+        least = outcomes * logarithm(outcomes / records)
+        return four_digits(deviance), least + four_digits(2 * (extra - least)) / 2
 
     def _refused(self, records: float, outcomes: float) -> Reason | None:
         if records <= max(self.min_cell - 1, self.size):

@@ -6,6 +6,7 @@ last cell.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -51,11 +52,6 @@ class Histogram(TableAnalysis):
             (low, high, *(count(row[i]) for row in told)) for i, (low, high) in enumerate(pairwise(edges))
         ]
         names = [name or "records" for name in self.groups]
-        series = {
-            name: [(edges[i], max(float(cell), 0.0)) for i, cell in enumerate(row[:-1])]
-            for name, row in zip(names, told, strict=True)
-        }
-        unit = f" ({self.number.unit})" if self.number.unit else ""
         title = self.number.name + ("" if self.by is None else f" by {self.by.name}")
         return Result(
             {
@@ -65,6 +61,21 @@ class Histogram(TableAnalysis):
                 "missing": {n: count(row[-1]) for n, row in zip(names, told, strict=True)},
             },
             (ResultTable(f"Histogram of {title}", ("from", "to", *names), tuple(rows)),),
-            (Figure("bars", f"Histogram of {title}", self.number.name + unit, "records", series),),
+            (self._bars(told),),
             ("withheld cells are drawn empty",) if (told < 0).any() else (),
         )
+
+    def noisy_shown(self, cells: Values, deviation: float) -> Result:
+        """Every cell with its interval, and bars."""
+        found = super().noisy_shown(cells, deviation)
+        return replace(found, figures=(self._bars(cells[: len(self.groups)]),))
+
+    def _bars(self, cells: Values) -> Figure:
+        """Of each group; the last cell, of missing values, is not drawn."""
+        series = {
+            name or "records": [(self.edges[i], max(float(cell), 0.0)) for i, cell in enumerate(row[:-1])]
+            for name, row in zip(self.groups, cells, strict=True)
+        }
+        unit = f" ({self.number.unit})" if self.number.unit else ""
+        title = f"Histogram of {self.number.name}" + ("" if self.by is None else f" by {self.by.name}")
+        return Figure("bars", title, self.number.name + unit, "records", series)

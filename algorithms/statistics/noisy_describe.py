@@ -142,7 +142,7 @@ class NoisyDescribe(Describe):
 
 
 def _moments(column: Column, moments: Values, t: float) -> _Found:
-    """How many, mean and deviation; the latter where they are above the noise of deviation ``t``."""
+    """How many; and mean and deviation, where there are more than the noise of deviation ``t`` could make."""
     n, total, squares = (float(one) for one in moments)
     found = {"n": (n, n - TWO_SIDED_95 * t, n + TWO_SIDED_95 * t)}
     if n < max(_ABOVE_NOISE * t, 2.0):
@@ -153,10 +153,12 @@ def _moments(column: Column, moments: Values, t: float) -> _Found:
     found["mean"] = (centre + scale * mean, centre + scale * mean - reach, centre + scale * mean + reach)
     variance = square - mean * mean
     error = t / n * math.sqrt(1 + 4 * mean * mean + (2 * mean * mean - square) ** 2)
-    if variance > 3 * error:
-        deviation = scale * math.sqrt(variance * n / (n - 1))
-        reach = TWO_SIDED_95 * scale * error / (2 * math.sqrt(variance))
-        found["sd"] = (deviation, deviation - reach, deviation + reach)
+    # The interval is that of the variance, so it holds however far below the noise that is; a deviation told
+    # only where it happens to be above would be too large.
+    reach = TWO_SIDED_95 * error
+    bounds = (variance, variance - reach, variance + reach)
+    estimate, low, high = (scale * math.sqrt(max(one, 0.0) * n / (n - 1)) for one in bounds)
+    found["sd"] = (estimate, low, high)
     return found
 
 

@@ -39,12 +39,11 @@ from secfed.algorithms.statistics.analysis import (
     hide,
 )
 from secfed.algorithms.statistics.arithmetic import cholesky, symmetric
+from secfed.algorithms.statistics.bounded_design import BoundedDesign, products_norm
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.estimates import estimates
-from secfed.algorithms.statistics.glm import INTERCEPT, Glm
 from secfed.algorithms.statistics.options import GlmOptions
 from secfed.algorithms.statistics.results import Result, ResultTable
-from secfed.errors import ConfigError
 
 _ABOVE_NOISE: Final = 2.0  # norms of the noise matrix by which the smallest eigenvalue is above it
 
@@ -56,41 +55,15 @@ class NoisyLinear(Analysis):
     noisy = True
 
     def _read(self, options: GlmOptions) -> None:
-        model = Glm(self.name, options, self.rules)
-        self.design, where = model.design, f"algorithm.analyses.{self.name}"
-        if options.ridge:
-            raise ConfigError(
-                f"{where}.ridge: errors under noise are of an estimate without one", remedy="remove it"
-            )
-        if not model.intercept:
-            raise ConfigError(
-                f"{where}.formula: under noise columns are centred, which needs an intercept",
-                remedy="remove - 1 from the formula",
-            )
+        self.bounded = BoundedDesign(self.name, options, self.rules)
+        self.design, self.at = self.bounded.design, self.bounded.at
         low, high = self.design.outcome_interval
         self.outcome = (low + high) / 2, (high - low) / 2 or 1.0
-        self.at = next(k for k, c in enumerate(self.design.columns) if self.design.terms[c.term] == INTERCEPT)
-        self.size = len(self.design.columns) + 1
-        self.moved = np.zeros(self.size - 1)
-        self.scales = np.array([bound or 1.0 for bound in self.design.bounds])
-        for k, column in enumerate(self.design.columns):
-            if len(column.parts) == 1 and column.parts[0][1] is None:
-                low, high = column.parts[0][0].interval
-                self.moved[k], self.scales[k] = (low + high) / 2, (high - low) / 2 or 1.0
+        self.size = self.bounded.size + 1
 
     def unit_scales(self) -> Mapping[str, float]:
-        """The norm of a record's products, where every value is 1 at most.
-
-        Of the indicators of one set of categories one is not zero, so with v such sets, numbers and the
-        outcome, the squares z of a record's values add up to v at most, and those of its products to
-        (sum(z)^2 + sum(z^2)) / 2, which is (v^2 + v) / 2 at most.
-        """
-        groups = {
-            (column.term, *((factor.text, level is None) for factor, level in column.parts))
-            for column in self.design.columns
-        }
-        values = len(groups) + 1
-        return {"products": math.sqrt((values * values + values) / 2)}
+        """The norm of a record's products, those with the outcome among them."""
+        return {"products": products_norm(self.bounded.squares + 1)}
 
     def parts(self, step: int) -> Sequence[Part]:
         """The lower triangle of all products, the outcome last."""
@@ -106,8 +79,7 @@ class NoisyLinear(Analysis):
         del step
         middle, half = self.outcome
         y = (self.design.outcome(table) - middle) / half
-        x = (self.design.matrix(table) - self.moved) / self.scales
-        z = np.clip(np.column_stack([x, y]), -1.0, 1.0)
+        z = np.column_stack([self.bounded.columns(table), np.clip(y, -1.0, 1.0)])
         weighted = z
         if WEIGHTS in given:
             weighted = z * given[WEIGHTS][self.design.complete(table)][:, None]
@@ -143,8 +115,7 @@ class NoisyLinear(Analysis):
         left = float(z[p, p] - z[:p, p] @ g + np.trace(inverse @ shaken))
         dispersion, noise = max(left, 0.0) / max(n - p, 1.0), inverse @ shaken @ inverse
         middle, half = self.outcome
-        back = np.diag(half / self.scales)
-        back[self.at] -= half * self.moved / self.scales
+        back = self.bounded.back(half)
         coefficients = back @ g
         coefficients[self.at] += middle
         covariance = back @ (dispersion * inverse + noise) @ back.T

@@ -53,7 +53,12 @@ class GlmOptions(AnalysisOptions):
     family: Literal["gaussian", "binomial", "poisson"] = Field(
         default="gaussian", description='"gaussian", "binomial" (logistic) or "poisson" (logarithmic)'
     )
-    max_steps: int = Field(default=15, ge=2, le=100, description="the most sums that estimate it, 2 to 100")
+    max_steps: int = Field(
+        default=15,
+        ge=2,
+        le=100,
+        description="the most sums that estimate it, 2 to 100; with [privacy] never more than 5",
+    )
     ridge: float = Field(
         default=0.0,
         ge=0,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
+
+import torch
 
 from secfed.algorithms.statistics.analysis import DONE, Analysis, Shapes
 from secfed.wire.layout import Exchange, Field, Layout
@@ -20,6 +24,18 @@ class Step:
     exchange: Exchange
     analyses: tuple[Analysis, ...]
     given: Shapes
+
+
+def declared(analyses: Sequence[Analysis], sites: Sequence[str]) -> torch.Tensor:
+    """A digest of what results are read by: hospitals, columns, rules and options of every analysis."""
+    content: list[object] = [list(sites)]
+    for one in analyses:
+        rules = {key: value for key, value in vars(one.rules).items() if key not in ("columns", "earlier")}
+        columns = [asdict(column) for column in one.rules.columns]
+        options = one.options.model_dump(mode="json", exclude_defaults=True)
+        content.append([one.name, one.kind, options, rules, columns])
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+    return torch.tensor(list(digest), dtype=torch.float64)
 
 
 def planned(analyses: Sequence[Analysis], max_records: int, sites: int) -> tuple[Step, ...]:

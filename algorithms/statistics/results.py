@@ -25,6 +25,9 @@ class Figure:
 
     Attributes:
         series: name to points: (x, y), or (estimate, low, high) for a forest.
+        bands: name to (x, low, high) around the points of a series.
+        below: name to (x, records at risk), for the lines under the axis.
+        labels: what the bars at 0, 1, .. are of, where they are of categories.
     """
 
     kind: Literal["forest", "line", "step", "bars"]
@@ -32,6 +35,9 @@ class Figure:
     x: str
     y: str
     series: Mapping[str, Sequence[tuple[float, ...]]]
+    bands: Mapping[str, Sequence[tuple[float, ...]]] = field(default_factory=dict)
+    below: Mapping[str, Sequence[tuple[float, ...]]] = field(default_factory=dict)
+    labels: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -30,9 +31,12 @@ from secfed.algorithms.statistics.analysis import (
 )
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.glm import Glm
+from secfed.algorithms.statistics.noisy_glm import NoisyGlm
 from secfed.algorithms.statistics.options import RocOptions
 from secfed.algorithms.statistics.results import Figure, Result, ResultTable
 from secfed.errors import ConfigError
+
+_DIGITS: Final = 3  # of area and error, where a study has the curve of another model
 
 
 class Roc(Analysis):
@@ -42,14 +46,22 @@ class Roc(Analysis):
 
     def _read(self, options: RocOptions) -> None:
         model = self.rules.earlier.get(options.of)
-        if not isinstance(model, Glm) or model.family_name != "binomial":
+        if not isinstance(model, Glm | NoisyGlm) or model.family_name != "binomial":
             raise ConfigError(
                 f"algorithm.analyses.{self.name}.of: the study has no binomial glm {options.of!r}",
                 remedy='name an analysis with kind = "glm" and family = "binomial"',
             )
         self.model, self.bins = model, options.bins
+        # Scores of another model divide the same records otherwise: points of both would bound a few.
+        others = (one for one in self.rules.earlier.values() if isinstance(one, Roc))
+        self.first_model = all(one.model is model for one in others)
         self.first = model.first + model.steps
         self.reads = (f"{model.name}/beta", f"{model.name}/{STATUS}")
+
+    @property
+    def checked_as(self) -> str:
+        """The regression."""
+        return self.model.name
 
     def parts(self, step: int) -> Sequence[Part]:
         """Records by outcome and cell."""
@@ -66,7 +78,7 @@ class Roc(Analysis):
         if float(given[self.reads[1]]):
             return {"records": np.zeros((2, self.bins))}
         y = self.model.design.outcome(table)
-        x = self.model.design.matrix(table) / np.array(self.model.scales)
+        x = self.model.coordinates(table)
         scores = 1 / (1 + np.exp(-np.clip(x @ given[self.reads[0]], -40.0, 40.0)))
         where = np.clip(np.floor(scores * self.bins), 0, self.bins - 1).astype(np.int64)
         return {"records": tally((y > 0.5).astype(np.int64), where, (2, self.bins))}
@@ -92,8 +104,11 @@ class Roc(Analysis):
             sum(c * (w - area) * (w - area) for c, w in zip(counts, wins, strict=True)) / (size - 1.0) / size
             for counts, wins, size in ((positives, wins_of_positive, n), (negatives, wins_of_negative, m))
         ]
-        state["area"] = tensor([area, spread[0] + spread[1], m, n])
-        state["curve"] = tensor(self._curve(positives, negatives))
+        variance, curve = spread[0] + spread[1], self._curve(positives, negatives)
+        if not self.first_model:
+            area, error = round(area, _DIGITS), round(math.sqrt(variance), _DIGITS)
+            variance, curve = error * error, [[math.nan, math.nan] for _ in curve]
+        state["area"], state["curve"] = tensor([area, variance, m, n]), tensor(curve)
         finish(state)
         return None
 
@@ -125,6 +140,7 @@ class Roc(Analysis):
         test = {"auc": area, "se": error, "low": max(area - reach, 0.0), "high": min(area + reach, 1.0)}
         curve = [(float(x), float(y)) for x, y in released["curve"] if not math.isnan(x)]
         title = f"ROC of {self.model.name}"
+        more = () if self.first_model else ("no curve: the study has one, of another model",)
         return Result(
             {
                 **test,
@@ -149,6 +165,8 @@ class Roc(Analysis):
                     "true positive rate",
                     {f"AUC {area:.3f}": curve, "chance": [(0.0, 0.0), (1.0, 1.0)]},
                 ),
-            ),
-            (f"probabilities were counted in {self.bins} cells; the area is that of the rounded ones",),
+            )
+            if curve
+            else (),
+            (f"probabilities were counted in {self.bins} cells; the area is that of the rounded ones", *more),
         )

@@ -10,21 +10,26 @@ from secfed.algorithms.framework.base import Metrics, ServerProgram, SiteId, pla
 from secfed.algorithms.framework.server_state import copies, model_of, part_of
 from secfed.algorithms.statistics.analysis import DONE, MARKS, NOISE, STATUS, STEP, Analysis
 from secfed.algorithms.statistics.disclosure import NAMING, Reason
-from secfed.algorithms.statistics.plan import Step
+from secfed.algorithms.statistics.guard import Guard
+from secfed.algorithms.statistics.plan import Step, declared
 from secfed.wire.layout import Exchange, State, Totals
 
+DECLARED = "declared"  # bytes as float64: what a study must declare for its results to be read by it
 ANSWERED = "answered"  # [steps, sites] float64: 1 where a site is in the sum of a step
 
 
 class StatisticsServer(ServerProgram):
     """The state of every analysis, by ``NAME/...``."""
 
-    def __init__(self, analyses: Sequence[Analysis], plan: Sequence[Step], sites: Sequence[SiteId]) -> None:
+    def __init__(
+        self, analyses: Sequence[Analysis], plan: Sequence[Step], sites: Sequence[SiteId], guard: Guard | None
+    ) -> None:
         self._analyses, self._plan, self._sites = tuple(analyses), tuple(plan), tuple(sites)
+        self._guard = guard
         self._state: dict[str, torch.Tensor] = {
             ANSWERED: torch.zeros(len(plan), len(sites), dtype=torch.float64)
         }
-        for analysis in analyses:
+        for analysis in (*analyses, *([guard] if guard else [])):
             own = {**analysis.shapes(), DONE: (), STATUS: (), STEP: ()}
             self._state |= {
                 f"{analysis.name}/{name}": torch.zeros(shape, dtype=torch.float64)
@@ -42,6 +47,7 @@ class StatisticsServer(ServerProgram):
         row = self._state[ANSWERED][step.number - 1]
         for column, site in enumerate(self._sites):
             row[column] = float(site in totals.survivors)
+        unfinished = any(not float(self._state[f"{one.name}/{DONE}"]) for one in self._analyses)
         for analysis in step.analyses:
             own = part_of(self._state, f"{analysis.name}/")
             if bool(own[DONE]):
@@ -57,17 +63,47 @@ class StatisticsServer(ServerProgram):
                 f"{analysis.name}/{name}": value for name, value in own.items() if name not in analysis.reads
             }
 
+        if self._guard is not None and unfinished:
+            self._check_again(self._guard, row)
+
+    def _check_again(self, guard: Guard, row: torch.Tensor) -> None:
+        """Where hospitals changed while an analysis went on, what was checked is not of its result."""
+        own = part_of(self._state, f"{guard.name}/")
+        if float(own[DONE]) and not torch.equal(self._row(own), row):
+            guard.restart(own)
+            self._state |= {f"{guard.name}/{name}": value for name, value in own.items()}
+
+    def _row(self, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Who answered in the step that a result is of."""
+        return self._state[ANSWERED][round(float(own[STEP])) - 1]
+
+    def _checked(self, analysis: Analysis, own: Mapping[str, torch.Tensor]) -> tuple[Reason, State]:
+        """What is told of a result, and why not more."""
+        released = analysis.released(dict(own))
+        guard = self._guard
+        if guard is None:
+            return Reason.RELEASED, released
+        found = part_of(self._state, f"{guard.name}/")
+        if not float(found[DONE]) or not torch.equal(self._row(found), self._row(own)):
+            return Reason.HOSPITALS_CHANGED, {}
+        reason = guard.reason(analysis.checked_as, found)
+        told = analysis.dominated(released, guard.dominated_spans(analysis.checked_as, found))
+        if reason is Reason.RELEASED and told is None:
+            reason = Reason.DOMINATED
+        return reason, told if reason is Reason.RELEASED and told is not None else {}
+
     def _step(self, round_number: int, exchange: Exchange) -> Step:
         return planned_for(exchange, round_number, self._plan if round_number == 1 else ())
 
     def model(self) -> State:
-        """What is released of every analysis, its status and step, and who answered."""
-        model = {ANSWERED: self._state[ANSWERED].clone()}
+        """What is released of every analysis, its status and step, who answered, and which study it is of."""
+        model = {ANSWERED: self._state[ANSWERED].clone(), DECLARED: declared(self._analyses, self._sites)}
         for analysis in self._analyses:
             own = copies(part_of(self._state, f"{analysis.name}/"))
             kept = {STATUS: own[STATUS], STEP: own[STEP]}
             if float(own[STATUS]) == Reason.RELEASED:
-                kept |= analysis.released(own)
+                reason, told = self._checked(analysis, own)
+                kept |= {STATUS: torch.tensor(float(reason), dtype=torch.float64), **told}
             elif float(own[STATUS]) in NAMING and MARKS in own:
                 kept[MARKS] = own[MARKS]
             model |= {f"{analysis.name}/{name}": value for name, value in kept.items()}

@@ -47,6 +47,11 @@ class Times:
         """The columns."""
         return self.time.name, self.event.name
 
+    @property
+    def label(self) -> str:
+        """Of an axis of times."""
+        return self.time.name + (f" ({self.time.unit})" if self.time.unit else "")
+
     def of(self, table: Table, rows: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Of these complete records: the position on the grid, and whether there was an event."""
         where = np.ceil(table.values[self.time.name][rows] / self.interval - _NEXT)

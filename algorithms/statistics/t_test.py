@@ -13,6 +13,7 @@ import torch
 
 from secfed.algorithms.data.tabular.columns import Table
 from secfed.algorithms.statistics.analysis import Analysis, Part, Shapes, State, Values, finish, hide, tensor
+from secfed.algorithms.statistics.checks import Checks, grouped_of, indicator, number_of, pairs_of
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.moments import mean_and_variance, moment_parts, moment_sums
 from secfed.algorithms.statistics.options import TTestOptions
@@ -27,11 +28,17 @@ class TTest(Analysis):
     def _read(self, options: TTestOptions) -> None:
         self.number = self.column("column", options.column, "number")
         self.by = self.two_categories("by", options.by)
+        self.needs = options.column, options.by
 
     def parts(self, step: int) -> Sequence[Part]:
         """Moments of both groups."""
         del step
         return moment_parts("moments", 2)
+
+    def checks(self) -> Checks:
+        """Of both groups."""
+        numbers = number_of(self.number), indicator(self.by, 1)
+        return Checks(((self.by,),), numbers, pairs_of(numbers), grouped_of(numbers))
 
     def shapes(self) -> Shapes:
         """n, mean and variance of both groups."""

@@ -35,6 +35,7 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         return PLAIN
     if protection == "masked":
         from secfed.attack.downgrade import downgrade
+        from secfed.attack.few_records import FEW_RECORDS
         from secfed.attack.later_statistics import later_statistics
         from secfed.attack.liars import framing
         from secfed.attack.masked import MASKED
@@ -43,7 +44,17 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         from secfed.attack.twins import TWINS
 
         # What leaks around a sum leaks under every protection, and is played once.
-        return (*MASKED, *SILENCE, *TWINS, *SMALL_CELLS, later_statistics, ghosts, framing, downgrade)
+        return (
+            *MASKED,
+            *SILENCE,
+            *TWINS,
+            *SMALL_CELLS,
+            *FEW_RECORDS,
+            later_statistics,
+            ghosts,
+            framing,
+            downgrade,
+        )
     if protection == "closed":
         from secfed.attack.closed import CLOSED
 

@@ -25,7 +25,7 @@ from secfed.errors import ConfigError
 from secfed.study.study import Study
 from secfed.wire.layout import Totals
 
-_READER: Final = "a reader of the results"
+READER: Final = "a reader of the results"
 _RECORDS: Final = 60  # of each hospital
 _LEAST: Final = 5
 _SOLVED: Final = 1e-9
@@ -40,22 +40,21 @@ _COLUMNS: Final = (
     Column.category("ward", ("a", "b", "c")),
     Column.number("age", 0, 100),
 )
-_Analyses = Mapping[str, Mapping[str, Any]]
+Analyses = Mapping[str, Mapping[str, Any]]
 
 
-class _Tables:
+class Tables:
     """Records in memory."""
 
-    columns = _COLUMNS
-
-    def __init__(self, tables: Mapping[str, Table]) -> None:
-        self.sites, self._tables = tuple(tables), tables
+    def __init__(self, tables: Mapping[str, Table], columns: Sequence[Column] = _COLUMNS) -> None:
+        self.sites, self.columns, self._tables = tuple(tables), tuple(columns), tables
 
     def table(self, site_id: str) -> Table:
+        """One hospital's records."""
         return self._tables[site_id]
 
 
-def _hospitals(setting: AttackSetting, *, alone: bool = False) -> _Tables:
+def _hospitals(setting: AttackSetting, *, alone: bool = False) -> Tables:
     """Stages and wards, some of them rare; ``alone``: the first hospital alone has the last stage."""
     rng = np.random.default_rng(setting.seed)
     tables = {}
@@ -69,10 +68,10 @@ def _hospitals(setting: AttackSetting, *, alone: bool = False) -> _Tables:
             "age": rng.uniform(0, 100, _RECORDS),
         }
         tables[name] = Table(_COLUMNS, values, _RECORDS)
-    return _Tables(tables)
+    return Tables(tables)
 
 
-def _told(data: _Tables, analyses: _Analyses) -> dict[str, Any]:
+def told(data: Tables, analyses: Analyses) -> dict[str, Any]:
     """What a study tells: every analysis as analysis.json has it."""
     options = checked(
         StatisticsOptions, {"name": "statistics", "analyses": analyses, "min_cell": _LEAST}, "algorithm"
@@ -99,12 +98,12 @@ def _solved(known: Sequence[tuple[NDArray[np.float64], float]], size: int) -> li
 @attack(
     "two-tables",
     "asks for a cross table, for it turned over, for its margins and a description, and solves them",
-    who=_READER,
+    who=READER,
     defence="withheld cells",
 )
 def _two_tables(setting: AttackSetting) -> Count:
     data = _hospitals(setting)
-    told = _told(
+    results = told(
         data,
         {
             "one": {"kind": "counts", "columns": ["stage", "ward"]},
@@ -128,15 +127,15 @@ def _two_tables(setting: AttackSetting) -> Count:
 
     each = np.arange(true.size).reshape(shape)
     for i, stage in enumerate(stages):
-        learn(each // shape[1] == i, told["stages"]["counts"].get(stage))
-        described = told["described"]["columns"]["ward"]["counts"]
+        learn(each // shape[1] == i, results["stages"]["counts"].get(stage))
+        described = results["described"]["columns"]["ward"]["counts"]
         for j, ward in enumerate(wards):
             cell = each == i * shape[1] + j
-            learn(cell, told["one"]["counts"].get(stage, {}).get(ward))
-            learn(cell, told["turned"]["counts"].get(ward, {}).get(stage))
+            learn(cell, results["one"]["counts"].get(stage, {}).get(ward))
+            learn(cell, results["turned"]["counts"].get(ward, {}).get(stage))
             learn(cell, described[ward][i])
     for j, ward in enumerate(wards):
-        learn(each % shape[1] == j, told["wards"]["counts"].get(ward))
+        learn(each % shape[1] == j, results["wards"]["counts"].get(ward))
     small = {cell for cell, n in enumerate(true.ravel()) if 0 < n < _LEAST}
     found = small & set(_solved(known, true.size))
     return Count(len(found), max(len(small), 1), "small cells")
@@ -145,24 +144,24 @@ def _two_tables(setting: AttackSetting) -> Count:
 @attack(
     "lonely-category",
     "asks how many records are of a category that one hospital alone has",
-    who=_READER,
+    who=READER,
     defence="min_hospitals",
 )
 def _lonely_category(setting: AttackSetting) -> Count:
-    told = _told(_hospitals(setting, alone=True), {"one": {"kind": "counts", "columns": ["stage"]}})
-    return Count(float(told["one"]["counts"]["iv"] is not None), 1, "numbers of one hospital")
+    results = told(_hospitals(setting, alone=True), {"one": {"kind": "counts", "columns": ["stage"]}})
+    return Count(float(results["one"]["counts"]["iv"] is not None), 1, "numbers of one hospital")
 
 
 @attack(
     "shifted-cells",
     "asks for histograms of one column with ever other cells, and subtracts them",
-    who=_READER,
+    who=READER,
     defence="refused",
 )
 def _shifted_cells(setting: AttackSetting) -> Count:
     bins = {f"h{count}": {"kind": "histogram", "column": "age", "bins": count} for count in (10, 11, 12)}
     try:
-        _told(_hospitals(setting), bins)
+        told(_hospitals(setting), bins)
     except ConfigError:
         return Count(0, 1, "studies that were permitted")
     return Count(1, 1, "studies that were permitted")

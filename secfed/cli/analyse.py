@@ -12,7 +12,7 @@ from rich.text import Text
 
 from secfed.cli.imports import quick_imports
 from secfed.cli.options import OnlyJson, StudyFile
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError, DataError, MalformedMessage
 from secfed.runs.run_folder import MODEL_FILE, is_unfinished, prepare
 from secfed.simulation.dropouts import Dropout
 from secfed.terminal.consoles import plain_text, say, stderr, stdout
@@ -111,15 +111,16 @@ def _read(study: Study, model: Path) -> tuple[tuple[Reported, ...], int]:
         raise ConfigError("algorithm.name: analyses nothing", remedy='set algorithm.name = "statistics"')
     try:
         found = decode_state(model.read_bytes())
-        reported = report_of(algorithm.analyses, found, algorithm.setting.sites)
+        grouped = study.privacy is not None and study.privacy.unit != "record"
+        reported = report_of(algorithm.analyses, found, algorithm.setting.sites, grouped=grouped)
     except OSError as error:
         raise ConfigError(
             f"--model {model}: {error.strerror}", remedy="name a finished study's model"
         ) from None
-    except KeyError:
+    except (DataError, KeyError, MalformedMessage) as error:
         raise DataError(
             f"--model {model}: is not of this study", remedy="name the study file that it was run with"
-        ) from None
+        ) from error
     return reported, len(algorithm.setting.sites)
 
 
@@ -135,7 +136,7 @@ def _show(reported: Sequence[Reported], sites: int) -> None:
             say(console, f"withheld: {one.withheld}", "yellow")
         for table in one.result.tables:
             say(console, table.title, "bold")
-            rows = [[shown(cell) for cell in row] for row in table.rows]
+            rows = [[shown(*cell) for cell in zip(row, table.columns, strict=True)] for row in table.rows]
             drawn = TextTable(table.columns, rows).for_terminal()
             whole = console.options.update(max_width=_WIDEST)
             # A number is never cut: a terminal that is too narrow folds the line.

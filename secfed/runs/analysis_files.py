@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -13,17 +14,20 @@ from typing import Final
 
 from secfed.algorithms.statistics.report import as_json
 from secfed.algorithms.statistics.results import Cell, Reported, ResultTable
-from secfed.runs.analysis_svg import svg
+from secfed.runs.analysis_forest import forest
+from secfed.runs.analysis_svg import axes
 from secfed.storage.atomic import write_atomic
 
 ANALYSIS_FILE: Final = "analysis.json"
 ANALYSIS_PAGE: Final = "analysis.html"
+_SMALLEST_P: Final = 1e-4
+_NUMBERS: Final = re.compile(r"[-+][-+0-9.e %,()\[\]]*")  # such as "-1.5 (0.2)": no formula of use
 
 _STYLE: Final = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
 body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; }
-caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; width: max-content; max-width: 90vw; }
 th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid #8884; }
 th:first-child, td:first-child { text-align: left; }
 svg { width: 100%; max-width: 44rem; }
@@ -39,7 +43,7 @@ def write_analysis(folder: Path, study: str, reported: Sequence[Reported], sites
     write_atomic(folder / ANALYSIS_PAGE, page(study, reported, sites).encode())
     for one in reported:
         for number, table in enumerate(one.result.tables, start=1):
-            write_atomic(folder / f"{one.name}-{number}.csv", _csv(table).encode())
+            write_atomic(folder / f"{one.name}-{number}.csv", csv_of(table).encode())
 
 
 def analysis_json(reported: Sequence[Reported]) -> str:
@@ -57,8 +61,10 @@ def covered(one: Reported, sites: int) -> str:
     return text
 
 
-def shown(cell: Cell) -> str:
-    """A cell as people read it."""
+def shown(cell: Cell, column: str = "") -> str:
+    """A cell as people read it; digits of a very small p say nothing."""
+    if column == "p" and isinstance(cell, float) and cell < _SMALLEST_P:
+        return f"<{_SMALLEST_P:.4f}"
     if cell is None:
         return "withheld"
     if isinstance(cell, str):
@@ -84,22 +90,40 @@ def page(study: str, reported: Sequence[Reported], sites: int) -> str:
         if one.withheld is not None:
             parts.append(f"<p class='withheld'>Withheld: {escape(one.withheld)}.</p>")
         parts += [_table(table) for table in one.result.tables]
-        parts += [svg(figure) for figure in one.result.figures]
+        parts += [forest(drawn) if drawn.kind == "forest" else axes(drawn) for drawn in one.result.figures]
         parts += [f"<p class='faint'>{escape(note)}</p>" for note in one.result.notes]
-    return "\n".join([*parts, "</body></html>"]) + "\n"
+    return "\n".join(map(_printable, "\n".join([*parts, "</body></html>\n"]).split("\n")))
 
 
 def _table(table: ResultTable) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(shown(cell))}</td>" for cell in row) + "</tr>" for row in table.rows
+        "<tr>"
+        + "".join(f"<td>{escape(shown(*cell))}</td>" for cell in zip(row, table.columns, strict=True))
+        + "</tr>"
+        for row in table.rows
     )
     return f"<table><caption>{escape(table.title)}</caption><tr>{head}</tr>{rows}</table>"
 
 
-def _csv(table: ResultTable) -> str:
+def csv_of(table: ResultTable) -> str:
+    """A table as a CSV file; a spreadsheet takes no text in it for a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(["" if cell is None or cell != cell else cell for cell in row] for row in table.rows)
+    writer.writerow(map(_csv_cell, table.columns))
+    writer.writerows(map(_csv_cell, row) for row in table.rows)
     return out.getvalue()
+
+
+def _csv_cell(cell: Cell) -> str | float:
+    if cell is None or cell != cell:
+        return ""
+    if not isinstance(cell, str):
+        return cell
+    text = _printable(cell)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") and not _NUMBERS.fullmatch(text) else text
+
+
+def _printable(text: str) -> str:
+    """Text of a study without control characters, which a terminal or another program could act on."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,129 +1,142 @@
-"""Figures of an analysis as small SVG elements: forests, curves and bars, without a library.
+"""Figures of an analysis as small SVG elements: curves and bars, without a library; forests are beside it.
 
 Security: every text is escaped. Colours come from the page, so that figures follow light and dark.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 from secfed.algorithms.statistics.results import Figure
+from secfed.runs.svg_parts import COLOURS, bar, element, line, text, ticks
 
 _WIDTH: Final = 640
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 28, 46
-_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 34, 46
+_HIGH: Final = 266  # of the plane
+_SQUARE: Final = 340  # of a plane of two shares
 _LONGEST_LABEL: Final = 30
-_TICKS: Final = 5
+_ROW: Final = 16
+_CHANCE: Final = "chance"  # the series that others are compared with
+_WIDER, _LETTER, _MOST_LEFT = 30, 7, 220  # room for names beside numbers at risk
+_NEXT_TO: Final = 34.0  # pixels between numbers at risk
+
+_Points = Sequence[tuple[float, ...]]
 
 
-def svg(figure: Figure) -> str:
-    """The figure as an ``<svg>`` element."""
-    drawn = _forest(figure) if figure.kind == "forest" else _axes(figure)
-    height = drawn[0]
-    label = escape(figure.title, quote=True)
-    head = f'<svg role="img" aria-label="{label}" viewBox="0 0 {_WIDTH} {height}" font-size="12">'
-    return "\n".join([head, *drawn[1], "</svg>"])
+def axes(figure: Figure) -> str:
+    """Lines, steps or bars over two axes, with numbers at risk below where there are some."""
+    return _Axes(figure).drawn()
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor">{escape(text)}</text>'
+class _Axes:
+    def __init__(self, figure: Figure) -> None:
+        self.figure, self.bars = figure, figure.kind == "bars"
+        names = max((len(name) for name in figure.below), default=0) if len(figure.below) > 1 else 0
+        self.left = min(max(_LEFT, _WIDER + _LETTER * names), _MOST_LEFT)
+        points = [p for one in figure.series.values() for p in one] or [(0.0, 0.0)]
+        points += [(x, high) for one in figure.bands.values() for x, _, high in one]
+        count = max((len(one) for one in figure.series.values()), default=1)
+        xs, ys = [p[0] for p in points], [p[1] for p in points]
+        self.step = (max(xs) - min(xs)) / max(count - 1, 1) if self.bars else 0.0
+        self.low, self.high, self.top = min(xs), max(xs) + self.step, max(*ys, 1e-12)
+        square = figure.kind == "line" and self.high == self.top == 1.0
+        self.right = self.left + _SQUARE if square else _WIDTH - _RIGHT
+        self.base = _TOP + (_SQUARE if square else _HIGH - _TOP)
+        self.height = self.base + _BOTTOM + (_ROW * (len(figure.below) + 1) if figure.below else 0)
 
+    def x(self, value: float) -> float:
+        return self.left + (value - self.low) / ((self.high - self.low) or 1.0) * (self.right - self.left)
 
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str = "currentColor", width: float = 1) -> str:
-    where = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {where} stroke="{colour}" stroke-width="{width}"/>'
+    def y(self, value: float) -> float:
+        return self.base - value / self.top * (self.base - _TOP)
 
+    def drawn(self) -> str:
+        figure = self.figure
+        lines = [text(_WIDTH / 2, 14, figure.title)]
+        for k, (name, points) in enumerate(figure.series.items()):
+            lines += self._series(k, name, points)
+        lines += self._legend()
+        lines += [
+            line(self.left, self.base, self.right, self.base),
+            line(self.left, _TOP, self.left, self.base),
+        ]
+        for tick in () if figure.labels else ticks(self.low, self.high):
+            lines += [line(self.x(tick), self.base, self.x(tick), self.base + 4)]
+            lines += [text(self.x(tick), self.base + 16, f"{tick:.4g}")]
+        longest = int((self.right - self.left) / _LETTER / max(len(figure.labels), 1))
+        for k, name in enumerate(figure.labels):
+            lines.append(text(self.x(k + 0.5), self.base + 16, name[:longest]))
+        for tick in ticks(0.0, self.top):
+            lines += [line(self.left - 4, self.y(tick), self.left, self.y(tick))]
+            lines += [text(self.left - 7, self.y(tick) + 4, f"{tick:.4g}", "end")]
+        lines.append(text((self.left + self.right) / 2, self.base + 34, figure.x))
+        lines.append(text(self.left, _TOP - 7, figure.y, "start"))
+        return element(figure.title, _WIDTH, self.height, [*lines, *self._at_risk(figure.below)])
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers from low to high."""
-    rough = (high - low) / _TICKS or 1.0
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough)
-    first = math.ceil(low / step - 1e-9)
-    return [step * k for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    def _series(self, k: int, name: str, points: _Points) -> list[str]:
+        if self.bars:
+            part = self.step / len(self.figure.series) or 1.0
+            return [
+                bar(
+                    self.x(a + k * part),
+                    self.y(b),
+                    self.x(a + (k + 1) * part),
+                    self.base,
+                    COLOURS[k % len(COLOURS)],
+                )
+                for a, b in points
+            ]
+        stepped = self.figure.kind == "step"
+        lines = []
+        band = self.figure.bands.get(name, ())
+        if band:
+            edges = [_path([(p[0], p[side]) for p in band], step=stepped) for side in (1, 2)]
+            where = self._where([*edges[0], *reversed(edges[1])])
+            lines.append(f'<polygon points="{where}" fill="{COLOURS[k % len(COLOURS)]}" opacity="0.18"/>')
+        where = self._where(_path([(p[0], p[1]) for p in points], step=stepped))
+        chance = name == _CHANCE
+        colour, more = ("#888", ' stroke-dasharray="5 4"') if chance else (COLOURS[k % len(COLOURS)], "")
+        lines.append(f'<polyline points="{where}" fill="none" stroke="{colour}" stroke-width="2"{more}/>')
+        return lines
 
+    def _where(self, points: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{self.x(a):.1f},{self.y(b):.1f}" for a, b in points)
 
-def _forest(figure: Figure) -> tuple[int, list[str]]:
-    """A line for each estimate with its interval; ratios on a logarithmic axis."""
-    logarithmic = "ratio" in figure.x
-    points = {name: one[0] for name, one in figure.series.items()}
-    values = [
-        v for point in points.values() for v in point if math.isfinite(v) and (v > 0 or not logarithmic)
-    ]
-    neutral = 1.0 if logarithmic else 0.0
-    values.append(neutral)
+    def _legend(self) -> list[str]:
+        """Beside the plane where there is room; of curves that fall, where they begin; else to the right."""
+        names = list(self.figure.series)
+        if len(names) < 2:
+            return []
+        wide = _LETTER * min(max(map(len, names)), _LONGEST_LABEL) + 24
+        x, top = _WIDTH - wide, _TOP - 8
+        if self.right < _WIDTH - _RIGHT:
+            x, top = self.right + 24, _TOP + 8
+        elif self.figure.kind == "step":
+            x, top = self.left + 12, self.base - 8 - _ROW * len(names)
+        lines = []
+        for k, name in enumerate(names):
+            y, colour = top + _ROW * k, "#888" if name == _CHANCE else COLOURS[k % len(COLOURS)]
+            lines.append(bar(x, y, x + 11, y + 10, colour))
+            lines.append(text(x + 16, y + 9, name[:_LONGEST_LABEL], "start"))
+        return lines
 
-    def scaled(value: float) -> float:
-        return math.log10(max(value, 1e-12)) if logarithmic else value
-
-    low, high = min(map(scaled, values)), max(map(scaled, values))
-    left, height = 210, _TOP + 24 * len(points) + _BOTTOM
-
-    def x(value: float) -> float:
-        share = (scaled(value) - low) / ((high - low) or 1.0)
-        return left + min(max(share, 0.0), 1.0) * (_WIDTH - left - _RIGHT)
-
-    base = height - _BOTTOM
-    lines = [_text(_WIDTH / 2, 16, figure.title), _line(x(neutral), _TOP, x(neutral), base, "#999")]
-    for row, (name, (estimate, lower, upper)) in enumerate(points.items()):
-        y = _TOP + 24 * row + 12
-        lines.append(_text(left - 8, y + 4, name[:_LONGEST_LABEL], "end"))
-        lines.append(_line(x(lower), y, x(upper), y, _COLOURS[0], 2))
-        lines.append(f'<circle cx="{x(estimate):.1f}" cy="{y}" r="4" fill="{_COLOURS[0]}"/>')
-    lines.append(_line(left, base, _WIDTH - _RIGHT, base))
-    for tick in _ticks(low, high):
-        value = 10.0**tick if logarithmic else tick
-        lines.append(_text(x(value), base + 16, f"{value:.3g}"))
-    lines.append(_text((left + _WIDTH) / 2, base + 34, figure.x))
-    return height, lines
-
-
-def _axes(figure: Figure) -> tuple[int, list[str]]:
-    """Lines, steps or bars over two axes."""
-    series = {name: [(p[0], p[1]) for p in points] for name, points in figure.series.items()}
-    xs = [p[0] for points in series.values() for p in points] or [0.0]
-    ys = [p[1] for points in series.values() for p in points] or [0.0]
-    bars = figure.kind == "bars"
-    count = max((len(points) for points in series.values()), default=1)
-    width = (max(xs) - min(xs)) / max(count - 1, 1) if bars else 0.0
-    low_x, high_x, high_y = min(xs), max(xs) + (width or 0.0), max(*ys, 1e-12)
-    height = 300
-    base = height - _BOTTOM
-
-    def x(value: float) -> float:
-        return _LEFT + (value - low_x) / ((high_x - low_x) or 1.0) * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(value: float) -> float:
-        return base - value / high_y * (base - _TOP)
-
-    lines = [_text(_WIDTH / 2, 16, figure.title)]
-    for k, (name, points) in enumerate(series.items()):
-        colour = _COLOURS[k % len(_COLOURS)]
-        if bars:
-            part = width / len(series) or 1.0
-            lines += [_bar(x(a + k * part), y(b), x(a + (k + 1) * part), base, colour) for a, b in points]
-        else:
-            path = _path(points, step=figure.kind == "step")
-            where = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in path)
-            lines.append(f'<polyline points="{where}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        if len(series) > 1:
-            lines.append(_bar(_WIDTH - 140, 26 + 16 * k, _WIDTH - 130, 36 + 16 * k, colour))
-            lines.append(_text(_WIDTH - 124, 35 + 16 * k, name[:_LONGEST_LABEL], "start"))
-    lines += [_line(_LEFT, base, _WIDTH - _RIGHT, base), _line(_LEFT, _TOP, _LEFT, base)]
-    lines += [_text(x(tick), base + 16, f"{tick:.4g}") for tick in _ticks(low_x, high_x)]
-    lines += [_text(_LEFT - 6, y(tick) + 4, f"{tick:.4g}", "end") for tick in _ticks(0.0, high_y)]
-    lines.append(_text((_LEFT + _WIDTH) / 2, base + 34, figure.x))
-    lines.append(_text(_LEFT, _TOP - 6, figure.y, "start"))
-    return height, lines
-
-
-def _bar(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    where = f'x="{x1:.1f}" y="{y1:.1f}" width="{max(x2 - x1 - 1, 1):.1f}" height="{max(y2 - y1, 0):.1f}"'
-    return f'<rect {where} fill="{colour}"/>'
+    def _at_risk(self, below: Mapping[str, _Points]) -> list[str]:
+        """Numbers at risk under their times, as many as there is room for."""
+        if not below:
+            return []
+        top = self.base + _BOTTOM + 8
+        lines = [text(self.left - 7, top, "at risk", "end")]
+        for k, (name, points) in enumerate(below.items()):
+            y, last = top + _ROW * (k + 1), -_NEXT_TO
+            if len(below) > 1:
+                lines.append(text(self.left - _WIDER, y, name[:_LONGEST_LABEL], "end"))
+            for time, count in points:
+                if self.x(time) - last >= _NEXT_TO:
+                    last = self.x(time)
+                    lines.append(text(last, y, f"{count:.0f}"))
+        return lines
 
 
 def _path(points: Sequence[tuple[float, float]], *, step: bool) -> list[tuple[float, float]]:

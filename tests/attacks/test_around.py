@@ -14,10 +14,15 @@ from secfed.algorithms.federated_averaging import weighted_mean
 from secfed.algorithms.metrics import classification
 from secfed.algorithms.statistics import algorithm as statistics
 from secfed.algorithms.statistics import cross_table, disclosure
+from secfed.algorithms.statistics.algorithm import Statistics
+from secfed.algorithms.statistics.disclosure import Reason
+from secfed.algorithms.statistics.roc import Roc
+from secfed.algorithms.statistics.server import StatisticsServer
 from secfed.attack import silence, twins
 from secfed.attack.attack import Attack, AttackSetting, Impossible
 from secfed.attack.catalogue import Outcome, attacks_on, ghosts, run_attacks
 from secfed.attack.downgrade import downgrade
+from secfed.attack.few_records import FEW_RECORDS
 from secfed.attack.later_statistics import later_statistics
 from secfed.attack.liars import framing
 from secfed.attack.silence import SILENCE, trap
@@ -41,7 +46,8 @@ from secfed.site.session import Site
 from secfed.study.study import Study
 
 ATTACKS = {
-    attack.name: attack for attack in (*SILENCE, *TWINS, *SMALL_CELLS, later_statistics, framing, downgrade)
+    attack.name: attack
+    for attack in (*SILENCE, *TWINS, *SMALL_CELLS, *FEW_RECORDS, later_statistics, framing, downgrade)
 }
 FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-twin": 4, "later-statistics": 4}
 
@@ -81,7 +87,7 @@ def test_some_need_more_hospitals(attack: Attack) -> None:
 
 
 def test_all_of_them_are_played_by_default() -> None:
-    assert [attack.name for attack in attacks_on("masked")][-14:] == [
+    assert [attack.name for attack in attacks_on("masked")][-20:] == [
         "overflow-oracle",
         "bisection",
         "private-metrics-oracle",
@@ -92,6 +98,12 @@ def test_all_of_them_are_played_by_default() -> None:
         "two-tables",
         "lonely-category",
         "shifted-cells",
+        "chosen-patient",
+        "rare-flag",
+        "filter-formula",
+        "regression-tables",
+        "lonely-group",
+        "shifted-scores",
         "later-statistics",
         "ghost-survivors",
         "framing",
@@ -188,6 +200,19 @@ def tells_all(cells: Any, _small: Any, _least: int) -> disclosure.Told:
     return disclosure.Told(cells, [sum(row) for row in cells], columns, sum(columns))
 
 
+def all_records(algorithm: Statistics, site: str) -> Any:
+    return algorithm.data.table(site)
+
+
+def unchecked(_server: Any, analysis: Any, own: Any) -> tuple[Reason, Any]:
+    return Reason.RELEASED, analysis.released(dict(own))
+
+
+def every_curve(curve: Roc, options: Any, read: Any = Roc._read) -> None:
+    read(curve, options)
+    curve.first_model = True
+
+
 def nothing(*_: Any, **__: Any) -> None:
     """Check nothing."""
 
@@ -230,6 +255,24 @@ def test_a_lifted_rule_about_tables_is_noticed(
 ) -> None:
     monkeypatch.setattr(owner, defence, instead)
     assert noticed(attack) == "everything"
+
+
+@pytest.mark.parametrize(
+    ("attack", "owner", "defence", "instead"),
+    [
+        pytest.param("chosen-patient", Statistics, "site_data", all_records, id="records that lack a value"),
+        pytest.param("rare-flag", StatisticsServer, "_checked", unchecked, id="any leverage"),
+        pytest.param("filter-formula", StatisticsServer, "_checked", unchecked, id="any formula"),
+        pytest.param("regression-tables", StatisticsServer, "_checked", unchecked, id="any cell"),
+        pytest.param("lonely-group", StatisticsServer, "_checked", unchecked, id="one hospital's category"),
+        pytest.param("shifted-scores", Roc, "_read", every_curve, id="several curves"),
+    ],
+)
+def test_a_lifted_rule_about_few_records_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, attack: str, owner: Any, defence: str, instead: Any
+) -> None:
+    monkeypatch.setattr(owner, defence, instead)
+    assert noticed(attack) in ("everything", "part")
 
 
 def test_secret_batches_are_what_hides_an_approved_twin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,11 @@ def test_what_one_study_could_ask_two_may(old: str, new: str) -> None:
         ('name = "statistics"', 'name = "statistics"\nmin_cell = 10', "algorithm.min_cell"),
         ('name = "statistics"', 'name = "statistics"\nmin_hospitals = 3', "algorithm.min_hospitals"),
         ("max_dropouts = 0", "", "if one drops out"),
+        (
+            "analyses.first",
+            'analyses.pair = { kind = "correlation", columns = ["age", "weight"] }\nanalyses.first',
+            "records that lack age, weight",
+        ),
     ],
 )
 def test_what_can_be_subtracted_is_named(old: str, new: str, says: str) -> None:
@@ -130,3 +135,42 @@ def test_one_study_cannot_ask_it_either(changes: dict[str, Any], says: str) -> N
     with pytest.raises(ConfigError) as refused:
         build(study)
     assert says in str(refused.value)
+
+
+def test_formulas_that_compute_are_the_same_in_both() -> None:
+    def fit(formula: str) -> dict[str, Any]:
+        study = Study.parse(STUDY)
+        return study.replace("algorithm.analyses.fit", {"kind": "glm", "formula": formula}).identity()
+
+    plain, older, oldest = map(fit, ("weight ~ age", "weight ~ I(age / 10)", "weight ~ I(age / 20)"))
+    assert subtractable(plain, plain, SITES, SITES) == subtractable(older, older, SITES, SITES) == []
+    for pair in ((plain, older), (older, oldest)):
+        assert any("what formulas compute" in one for one in subtractable(*pair, SITES, SITES))
+    categories = fit("weight ~ C(stage) + age")
+    found = subtractable(plain, categories, SITES, SITES)
+    assert found == ["records that lack stage", "what is checked together (fit)"]
+
+
+def test_a_curve_of_another_model_is_named() -> None:
+    def curve(ridge: float) -> dict[str, Any]:
+        study = Study.parse(STUDY)
+        model = {"kind": "glm", "formula": "dead ~ age", "family": "binomial", "ridge": ridge}
+        study = study.replace("algorithm.analyses.fit", model)
+        return study.replace("algorithm.analyses.area", {"kind": "roc", "of": "fit"}).identity()
+
+    assert subtractable(curve(0.0), curve(0.0), SITES, SITES) == []
+    found = subtractable(curve(0.0), curve(1.0), SITES, SITES)
+    assert found == ["what is checked together (fit)", "cells of scores (roc)"]
+
+
+def test_what_one_study_checks_together_two_do_not() -> None:
+    def fits(**formulas: str) -> dict[str, Any]:
+        study = Study.parse(STUDY)
+        for name, formula in formulas.items():
+            study = study.replace(f"algorithm.analyses.{name}", {"kind": "glm", "formula": formula})
+        return study.identity()
+
+    one, other = fits(fit="weight ~ age"), fits(fit="age ~ weight")
+    both = fits(fit="weight ~ age", again="age ~ weight")
+    assert subtractable(one, other, SITES, SITES) == ["what is checked together (fit)"]
+    assert subtractable(one, both, SITES, SITES) == subtractable(both, one, SITES, SITES) == []

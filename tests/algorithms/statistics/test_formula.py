@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from secfed.algorithms.data.tabular.columns import Column, Table
+from secfed.algorithms.statistics import expressions
 from secfed.algorithms.statistics.formula import design
 from secfed.errors import ConfigError
 
@@ -200,3 +201,18 @@ def test_what_would_exhaust_the_memory_is_refused_at_once(formula, message):
 def test_as_many_categories_as_fit_are_coded():
     columns = tuple(Column.category(f"c{at}", ("a", "b")) for at in range(8))
     assert len(design(":".join(column.name for column in columns), columns).columns) == 256
+
+
+@pytest.mark.parametrize("text", ["sqrt(exp(x)-{e})", "1/(exp(x)-{e}+1e-15)", "log(exp(x)-{e}+1e-15)"])
+def test_the_last_digit_of_a_function_leaves_every_record_a_number(monkeypatch, text):
+    """Functions of many numbers at once may differ from those of a bound: by processor, in the last digit."""
+    known = dict(expressions._FUNCTIONS)
+    off = {"exp": lambda v: np.exp(v) if len(v) <= 2 else np.exp(v) - 4e-15}
+    monkeypatch.setattr(expressions, "_FUNCTIONS", known | off)
+    columns = (Column.number("x", 1.0, 3.0),)
+    expression = expressions.Expression.parse(text.format(e=repr(float(np.exp(1.0)))), columns)
+    values = expression.values(Table(columns, {"x": np.array([1.0, 1.0, 2.0, 3.0, np.nan])}, 5))
+    assert np.isfinite(values[:4]).all()
+    assert np.isnan(values[4])
+    assert (values[:4] >= expression.interval[0]).all()
+    assert (values[:4] <= expression.interval[1]).all()

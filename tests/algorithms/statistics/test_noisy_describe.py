@@ -121,3 +121,15 @@ def test_intervals_cover_what_they_say() -> None:
 def test_what_noise_could_have_made_is_not_told() -> None:
     found = told(described(), records(30), 3.0, np.random.default_rng(1))
     assert set(found["all"]["age"]) == {"n"}
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0, 12.0])
+def test_a_deviation_far_below_the_noise_is_covered(spread: float) -> None:
+    rng, model = np.random.default_rng(2), described(columns=("age",))
+    ages = (50 + spread * rng.normal(size=400)).clip(0, 100)
+    values = {"age": ages, "chol": ages + 100, "sex": np.zeros(400), "stage": np.zeros(400)}
+    table, hits = Table(COLUMNS, values, 400), []
+    for _ in range(120):
+        _, low, high = told(model, table, 6.0, rng)["all"]["age"]["sd"]
+        hits.append(low <= ages.std(ddof=1) + 1e-9 and ages.std(ddof=1) <= high + 1e-9)
+    assert np.mean(hits) >= 0.91

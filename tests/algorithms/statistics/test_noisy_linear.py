@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.tabular.columns import Column, Table
+from secfed.algorithms.statistics.algorithm import Statistics
 from secfed.algorithms.statistics.analysis import NOISE, STATUS, WEIGHTS, Rules
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.noisy_linear import NoisyLinear
@@ -138,6 +139,30 @@ def test_each_analysis_has_the_noise_of_its_own_scale() -> None:
     assert bound is not None
     assert bound.norm == pytest.approx(3**0.5, rel=1e-4)
     assert bound.scales == {"fit/products": pytest.approx(10**0.5)}
-    poisson = study.replace("algorithm.analyses.fit", {**glm, "family": "poisson"})
-    with pytest.raises(ConfigError, match="glm has no mechanism"):
-        build(poisson)
+
+
+def test_analyses_of_a_study_have_the_same_privacy_however_many_steps_they_have() -> None:
+    """In variances of the noise over what a record adds, summed over all sums."""
+    study = Study.parse(STUDY)
+    for name, family in (("linear", "gaussian"), ("rate", "poisson")):
+        table = {"kind": "glm", "formula": "progression ~ bmi + bp", "family": family}
+        study = study.replace(f"algorithm.analyses.{name}", table)
+    algorithm = build(study)
+    assert isinstance(algorithm, Statistics)
+    spent, shares = dict[str, float](), 0.0
+    for step in algorithm.plan:
+        bound = algorithm.unit_bound(step.exchange)
+        assert bound is not None
+        shares += bound.share
+        moved = 0.0
+        for one in step.analyses:
+            norms = {part.name: 1.0 for part in one.parts(step.number - 1)} | one.unit_scales()
+            counted = {norm / bound.scales.get(f"{one.name}/{part}", 1.0) for part, norm in norms.items()}
+            assert max(counted) == pytest.approx(min(counted))
+            moved += max(counted) ** 2
+            # The noise is of variance norm^2 / share in the scales of all.
+            spent[one.name] = spent.get(one.name, 0.0) + max(counted) ** 2 * bound.share / bound.norm**2
+        assert moved**0.5 < bound.norm < moved**0.5 * 1.001
+    assert shares == pytest.approx(1.0)
+    assert len(algorithm.plan) == 5
+    assert list(spent.values()) == pytest.approx([0.25] * 4, rel=1e-3)

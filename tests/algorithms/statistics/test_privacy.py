@@ -14,9 +14,12 @@ import torch
 
 from secfed.algorithms.data.bundled import diabetes
 from secfed.algorithms.statistics.algorithm import Statistics
+from secfed.algorithms.statistics.report import report_of
 from secfed.errors import ConfigError
+from secfed.simulation.simulate import simulate
 from secfed.study.build import build
 from secfed.study.study import Study
+from secfed.wire.frames import decode_state
 from tests.secfed.run_case import secfed
 
 STUDY = """
@@ -101,12 +104,16 @@ def test_intervals_cover_what_they_say(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         (
-            {"algorithm__analyses__t": {"kind": "t-test", "column": "bp", "by": "sex"}},
-            "t.kind: t-test has no",
-        ),
-        (
-            {"algorithm__analyses__d": {"kind": "correlation", "columns": ["bp", "age"]}},
-            "d.kind: correlation has no",
+            {
+                "algorithm__analyses__c": {
+                    "kind": "cox",
+                    "formula": "age",
+                    "time": "bp",
+                    "event": "sex",
+                    "interval": 10,
+                }
+            },
+            "c.kind: cox has no",
         ),
         ({"privacy__noise": "site"}, 'set privacy.noise = "sum"'),
         ({"privacy__clip_norm": 2.0}, "clip_norm: has no effect"),
@@ -116,3 +123,23 @@ def test_what_has_no_mechanism_is_refused(changes: dict[str, Any], message: str)
     with pytest.raises(ConfigError) as refused:
         build(study(**changes))
     assert message in str(refused.value)
+
+
+def test_steps_of_a_regression_carry_their_noise_through_closed_sums(tmp_path: Path) -> None:
+    """Every hospital repeats the server's steps; each of the four sums is paid for."""
+    pytest.importorskip("formulaic", reason="formulas need the extra analyse")
+    fit = {"kind": "glm", "formula": "sex ~ bp", "family": "binomial", "max_steps": 3}
+    chosen = study(algorithm__analyses={"fit": fit, "auc": {"kind": "roc", "of": "fit", "bins": 10}})
+    chosen = chosen.replace("protection.reveal", "sites").replace("privacy.epsilon", 300.0)
+    simulate(chosen, out=tmp_path / "run")
+    algorithm = build(chosen)
+    assert isinstance(algorithm, Statistics)
+    model = decode_state((tmp_path / "run" / "model.safetensors").read_bytes())
+    found = {one.name: one for one in report_of(algorithm.analyses, model, algorithm.setting.sites)}
+    values = found["fit"].result.values
+    assert values["coefficients"][1] == pytest.approx(0.0366, abs=4 * values["noise_errors"][1])
+    assert 0 < values["noise_errors"][1] < values["standard_errors"][1]
+    assert found["auc"].result.values["low"] < 0.65 < found["auc"].result.values["high"]
+    ledgers = [path.read_text() for path in (tmp_path / "run").rglob("*ledger*.jsonl")]
+    assert len(ledgers) == 4
+    assert all(ledger.count("step-0") >= 4 for ledger in ledgers)

@@ -83,8 +83,14 @@ def test_a_glm_is_that_of_the_pooled_records(family: str, formula: str) -> None:
     order = [name.replace("dead[T.yes]", "dead") for name in values["terms"]]
     assert values["coefficients"] == pytest.approx(known.params[order].to_numpy(), abs=1e-8)
     assert values["standard_errors"] == pytest.approx(known.bse[order].to_numpy(), abs=1e-8)
-    assert values["deviance"] == pytest.approx(known.deviance, rel=1e-8)
-    assert values["null_deviance"] == pytest.approx(known.null_deviance, rel=1e-8)
+    digits = 5e-4 if family == "poisson" else 1e-8
+    assert values["deviance"] == pytest.approx(known.deviance, rel=digits)
+    assert values["null_deviance"] == pytest.approx(known.null_deviance, rel=digits)
+    if family == "poisson":
+        assert all(
+            float(f"{values[one]:.3e}") == pytest.approx(values[one], rel=1e-9)
+            for one in ("deviance", "null_deviance")
+        )
     assert values["n"] == known.nobs
 
 
@@ -102,7 +108,8 @@ def test_proportional_hazards_are_those_of_the_pooled_records(ties: str) -> None
     ).fit()
     assert values["coefficients"] == pytest.approx(pooled.params, abs=1e-8)
     assert values["standard_errors"] == pytest.approx(pooled.bse, abs=1e-8)
-    assert values["log_likelihood"] == pytest.approx(pooled.llf, rel=1e-9)
+    assert values["log_likelihood"] == float(f"{pooled.llf:.3e}")
+    assert values["null_log_likelihood"] == float(f"{values['null_log_likelihood']:.3e}")
 
 
 def test_a_ridge_is_that_of_penalised_least_squares() -> None:
@@ -190,6 +197,7 @@ def test_nothing_is_added_once_an_estimate_is_found() -> None:
     run_until = dict(server.broadcast(1, last))
     assert any(float(v.abs().sum()) for v in site.contribute(1, last, run_until).values())  # type: ignore[union-attr]
     run_until["one/done"] = run_until["one/done"] + 1
+    run_until["_checks/done"] = run_until["_checks/done"] + 1
     assert not any(float(v.abs().sum()) for v in site.contribute(1, last, run_until).values())  # type: ignore[union-attr]
 
 

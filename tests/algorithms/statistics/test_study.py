@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from secfed.algorithms.statistics.results import Reported, Result, ResultTable
 from secfed.deploy.policy.policy import Policy
 from secfed.errors import ConfigError, WrongState
+from secfed.runs.analysis_files import csv_of, page
 from secfed.simulation.simulate import simulate
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -107,6 +109,57 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert json.loads(again.stdout) == content
     assert secfed("analyse", tmp_path / "s.toml", "--output", out).exit_code == 2  # there is a run already
     assert secfed("analyse", tmp_path / "s.toml", "--output", out, "--overwrite").exit_code == 0
+
+
+def test_a_model_is_read_by_its_study_alone(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(STUDY)
+    out = tmp_path / "out"
+    assert secfed("analyse", tmp_path / "s.toml", "--output", out).exit_code == 0
+    for number, (old, new) in enumerate(
+        [
+            ('by = "sex"\n[algorithm.analyses.pressure]', "bins = 300\n[algorithm.analyses.pressure]"),
+            ("[algorithm.analyses.pressure]", "[algorithm.analyses.other]"),
+            ('["age", "bp"]', '["age", "bmi"]'),
+            ("max_records = 1000", "max_records = 1000\nmin_cell = 6"),
+            ('name = "diabetes-table"', 'name = "diabetes-table"\nsites = 3'),
+        ]
+    ):
+        other = tmp_path / f"{number}.toml"
+        assert old in STUDY
+        other.write_text(STUDY.replace(old, new))
+        result = secfed("analyse", other, "--model", out / "model.safetensors")
+        assert (result.exit_code, "is not of this study" in result.stderr) == (3, True), new
+    (tmp_path / "model.safetensors").write_bytes(b"none")
+    result = secfed("analyse", tmp_path / "s.toml", "--model", tmp_path / "model.safetensors")
+    assert "is not of this study" in result.stderr
+
+
+def test_groups_are_called_groups(tmp_path: Path) -> None:
+    counts = '[algorithm.analyses.ages]\nkind = "counts"\ncolumns = ["sex"]\n[model]'
+    analyses = STUDY[STUDY.index("[algorithm.analyses.ages]") : STUDY.index("[model]") + 7]
+    privacy = '[privacy]\nunit = "group"\ngroup_size = 8\nnoise = "sum"\nepsilon = 8.0\ndelta = 1e-4\n'
+    (tmp_path / "s.toml").write_text(STUDY.replace(analyses, counts).replace("plain", "masked") + privacy)
+    shown = secfed("analyse", tmp_path / "s.toml").stdout
+    assert "Groups of records by sex" in shown
+    assert "numbers of records are of groups" in shown
+    (tmp_path / "r.toml").write_text(
+        (tmp_path / "s.toml").read_text().replace('"group"\ngroup_size = 8', '"record"')
+    )
+    assert "roups" not in secfed("analyse", tmp_path / "r.toml").stdout
+
+
+def test_a_spreadsheet_takes_no_category_for_a_formula() -> None:
+    names = ("=HYPERLINK(1)", "-2+cmd|x", "@a", "f\x1b[31m", "-1.5 (0.2) [-1, 2]", "usual")
+    rows: tuple[tuple[str | float | None, ...], ...] = tuple((name, -1.5, None) for name in names)
+    lines = csv_of(ResultTable("t", ("=1", "n", "p"), rows)).splitlines()
+    assert lines[0] == "'=1,n,p"
+    assert lines[1:4] == ["'=HYPERLINK(1),-1.5,", "'-2+cmd|x,-1.5,", "'@a,-1.5,"]
+    assert lines[4] == "f\N{REPLACEMENT CHARACTER}[31m,-1.5,"
+    assert lines[5:] == ['"-1.5 (0.2) [-1, 2]",-1.5,', "usual,-1.5,"]
+    reported = Reported(
+        "one", "counts", ("a",), False, None, Result({}, (ResultTable("t", names[:3], rows[3:4]),))
+    )
+    assert "\x1b" not in page("s", [reported], 1)
 
 
 def test_only_a_study_of_statistics_is_analysed(repository: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from secfed.algorithms.data.tabular.columns import Column
+from secfed.algorithms.statistics.kaplan_meier import KaplanMeier
+from secfed.errors import ConfigError
 from tests.algorithms.statistics_case import of_kind, run, study
 
 stats = pytest.importorskip("scipy.stats")
@@ -61,10 +65,10 @@ def test_a_description_by_group() -> None:
         assert age["missing"][g] == len(own) - len(known)
         assert age["mean"][g] == pytest.approx(known.mean(), abs=1e-10)
         assert age["sd"][g] == pytest.approx(known.std(ddof=1), abs=1e-10)
-        assert age["median"][g] == pytest.approx(np.median(known), abs=1.0)
+        assert age["median"][g] == pytest.approx(np.median(known), abs=2.0)
     known = RECORDS["age"][~np.isnan(RECORDS["age"])]
     assert age["mean"][-1] == pytest.approx(known.mean(), abs=1e-10)
-    assert age["q75"][-1] == pytest.approx(np.quantile(known, 0.75), abs=1.0)
+    assert age["q75"][-1] == pytest.approx(np.quantile(known, 0.75), abs=2.0)
     assert age["quantile_width"] == 0.4
     assert found.result.values["columns"]["stage"]["counts"]["ii"][-1] == int((RECORDS["stage"] == 1).sum())
 
@@ -113,15 +117,70 @@ def test_survival_by_group() -> None:
         fitted = lifelines.KaplanMeierFitter().fit(RECORDS["time"][own], RECORDS["dead"][own])
         curve = values["curves"][name]
         wanted = fitted.survival_function_at_times(curve["time"]).to_numpy()
-        assert curve["survival"] == pytest.approx(wanted, abs=1e-8)
-        limits = fitted.confidence_interval_.loc[curve["time"]].to_numpy()[1:]
-        assert pytest.approx(limits, abs=1e-8) == np.array([curve["low"][1:], curve["high"][1:]]).T
+        lost = fitted.event_table.loc[1:]
+        greenwood = (lost["observed"] / (lost["at_risk"] * (lost["at_risk"] - lost["observed"]))).cumsum()
+        spread = np.array([0.0, *greenwood.loc[curve["time"][1:]]])
+        assert (np.abs(curve["survival"] - wanted) <= 2 * 5 * wanted * spread + 1e-12).all()
+        assert (np.array(curve["se"]) >= curve["survival"] * np.sqrt(spread) - 1e-12).all()
+        assert (np.array(curve["se"]) <= 2 * wanted * np.sqrt(spread) + 1e-12).all()
+        after, by = curve["median"]
+        assert after < fitted.median_survival_time_ <= by
         steps = -np.diff([0, *[round(d) for d in _events_before(own, curve["time"])]])
         assert (steps[1:] <= -5).all()
         assert all(n % 5 == 0 for n in curve["at_risk"])
     test = lifelines.statistics.multivariate_logrank_test(RECORDS["time"], RECORDS["sex"], RECORDS["dead"])
-    assert values["log_rank"]["statistic"] == pytest.approx(test.test_statistic, abs=1e-8)
-    assert values["log_rank"]["p"] == pytest.approx(test.p_value, abs=1e-8)
+    assert values["log_rank"]["statistic"] == pytest.approx(test.test_statistic, rel=5e-4)
+    assert values["log_rank"]["statistic"] == float(f"{values['log_rank']['statistic']:.3e}")
+    assert values["log_rank"]["p"] == pytest.approx(test.p_value, rel=5e-3)
+
+
+def survival(events: list[float], leaving: list[float]) -> dict[str, Any]:
+    """The curve of so many events and censorings at 1, 2, .."""
+    times = [t + 1.0 for each in (events, leaving) for t, n in enumerate(each) for _ in range(int(n))]
+    own = {"time": np.array(times), "dead": np.repeat([1.0, 0.0], [int(sum(events)), int(sum(leaving))])}
+    declared = [Column.number("time", 0, len(events)), Column.category("dead", ("no", "yes"))]
+    found = of_kind(declared, own, kind="kaplan-meier", time="time", event="dead", interval=1.0)
+    assert found.withheld is None
+    return dict(found.result.values["curves"]["all"])
+
+
+def test_a_curve_tells_no_single_censoring() -> None:
+    """Of five events, and of the censorings between them, the number at risk at each could be many."""
+    told, n, fitting = survival([1, 1, 1, 1, 1, 0, 0], [0, 2, 1, 0, 2, 0, 5]), 15, []
+    assert told["time"][1] == 5.0
+    for leaving in itertools.product(range(4), repeat=4):
+        rest = [*leaving, 0, 0, n - 5 - sum(leaving)]
+        one = survival([1, 1, 1, 1, 1, 0, 0], rest) if rest[-1] >= 0 else {}
+        if one and [one[key][1:2] for key in ("survival", "se", "at_risk")] == [
+            told[key][1:2] for key in ("survival", "se", "at_risk")
+        ]:
+            fitting.append(leaving)
+    for at in range(4):
+        assert {leaving[at] for leaving in fitting} == {0, 1, 2, 3}
+
+
+def test_rounded_curves_cover_as_often_as_exact_ones() -> None:
+    analysis = study(
+        COLUMNS,
+        RECORDS,
+        {"one": {"kind": "kaplan-meier", "time": "time", "event": "dead", "interval": 1.0}},
+    ).analyses[0]
+    assert isinstance(analysis, KaplanMeier)
+    rng, hits = np.random.default_rng(2), []
+    for _ in range(150):
+        died, left = np.ceil(rng.exponential(25, 60)), np.ceil(rng.uniform(0, 60, 60))
+        where = np.minimum(died, left).astype(int)
+        events, leaving = (np.bincount(where[own], minlength=61) for own in (died <= left, died > left))
+        state: dict[str, torch.Tensor] = {}
+        totals = {
+            name: torch.tensor(one[None] * 1.0) for name, one in (("events", events), ("censored", leaving))
+        }
+        analysis.absorb(0, totals, state, same=True)
+        curve = analysis.result({name: one.numpy() for name, one in analysis.released(state).items()})
+        rows = zip(*(curve.values["curves"]["all"][key][1:] for key in ("time", "low", "high")), strict=True)
+        hits += [low <= math.exp(-time / 25) <= high for time, low, high in rows]
+    assert len(hits) > 700
+    assert 0.93 <= np.mean(hits) <= 0.98
 
 
 def _events_before(own: np.ndarray, times: list[float]) -> list[int]:
@@ -157,6 +216,7 @@ def test_a_curve_of_a_withheld_regression_is_withheld() -> None:
     assert found["auc"].withheld.startswith("other_withheld")
     assert set(model) == {
         "answered",
+        "declared",
         *(f"{name}/{key}" for name in ("glm", "auc") for key in ("status", "step")),
     }
 
@@ -243,3 +303,37 @@ def test_no_quantile_is_told_of_a_few() -> None:
     age = of_kind(COLUMNS, own, kind="describe", columns=["age"]).result.values["columns"]["age"]
     assert math.isnan(age["q25"][0])
     assert not math.isnan(age["median"][0])
+
+
+def test_a_quartile_is_the_value_of_no_record() -> None:
+    """However narrow cells are: with ``min_cell`` records around it, one of them may have any value there."""
+    ages = np.array([20.0, 31, 32, 33, 34, 35, 36, 37, 38, 45, 50, 55, 61, 62, 63, 64, 65, 66, 67, 70, 90])
+    told = [
+        of_kind(
+            COLUMNS[:1], {"age": ages + shift}, kind="describe", columns=["age"], bins=10_000, min_cell=5
+        ).result.values["columns"]["age"]
+        for shift in (0.0, np.where(ages == 50, 0.3, 0.0))
+    ]
+    for name in ("q25", "median", "q75"):
+        assert told[0][name][0] == told[1][name][0]  # the record in the middle has another value
+        assert abs(ages - told[0][name][0]).min() > 0.008
+        assert told[0][name][0] / 0.002 == pytest.approx(round(told[0][name][0] / 0.002), abs=1e-6)
+
+
+def test_a_table_of_very_many_cells_is_refused_before_a_record_is_read() -> None:
+    columns = [Column.number("age", 18, 98), Column.category("ward", tuple(f"w{n}" for n in range(50)))]
+    empty = {"age": np.zeros(0), "ward": np.zeros(0)}
+    for analysis in (
+        {"kind": "histogram", "column": "age", "by": "ward", "bins": 1000},
+        {"kind": "describe", "columns": ["other"], "by": "ward"},
+    ):
+        other = Column.category("other", tuple(f"o{n}" for n in range(1000)))
+        with pytest.raises(ConfigError, match=r"analyses\.one: has a table of 510\d\d cells"):
+            study([*columns, other], {**empty, "other": np.zeros(0)}, {"one": analysis})
+
+
+@pytest.mark.parametrize("name", ["(missing)", "all"])
+def test_a_category_is_called_like_no_row_of_the_results(name: str) -> None:
+    columns = [Column.category("sex", ("f", name))]
+    with pytest.raises(ConfigError, match=r"sex\.categories: .* names a row of the results"):
+        study(columns, {"sex": np.zeros(4)}, {"one": {"kind": "counts", "columns": ["sex"]}})

@@ -1,0 +1,204 @@
+"""What is checked of an analysis before it is told: tables of categories, and leverages of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, combinations_with_replacement
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.algorithms.data.tabular.columns import Column, Table, Values
+from secfed.algorithms.statistics.formula import Design, DesignColumn
+
+Rows = NDArray[np.bool_]
+Crossing = tuple[Column, ...]  # whose cells are counted; none for all records
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of every record, of magnitude 1 at most, and where a category it is 0 or 1."""
+
+    name: str
+    values: Callable[[Table], Values]
+    category: bool = False
+    columns: tuple[str, ...] = ()  # numeric ones that it is computed from
+    centre: float = 0.0  # the middle of its bounds
+
+    def __mul__(self, other: Number) -> Number:
+        """The product."""
+        return Number(f"{self.name}:{other.name}", lambda table: self.values(table) * other.values(table))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Numbers whose sums of products are told, or follow from what is; of all records or of a group."""
+
+    numbers: tuple[Number, ...]
+    rows: Callable[[Table], Rows] | None = None
+    shared: bool = False  # whether no combination may be one hospital's, too
+
+    def matrix(self, table: Table) -> Values:
+        """[n, p] of the records that it is of."""
+        table = table if self.rows is None else table.take(self.rows(table))
+        return np.column_stack([number.values(table) for number in self.numbers])
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Of one analysis.
+
+    Attributes:
+        tables: of categories, or of events; none of their cells may be small.
+        joint: numbers that are checked together with those of the analyses before.
+        spans: numbers that are checked for themselves, in parallel to what is told of each.
+        grouped: numbers whose sums by groups are told, and these: checked with the groups of the analyses
+            before by which a number of the same columns is told, one span each after ``spans``.
+        crossed: categories and an event by which times are told; their cells, and those together with what is
+            crossed in each analysis before.
+    """
+
+    tables: tuple[Crossing, ...] = ()
+    joint: tuple[Number, ...] = ()
+    spans: tuple[Span, ...] = ()
+    grouped: tuple[tuple[Number, tuple[Number, ...]], ...] = ()
+    crossed: Crossing = ()
+
+
+ONE = Number("1", lambda table: np.ones(table.records), category=True)
+
+
+def number_of(column: Column) -> Number:
+    """A column over its bound, as formulas have it."""
+    return Number(column.name, lambda table: table.values[column.name] / column.bound, columns=(column.name,))
+
+
+def indicator(column: Column, position: int) -> Number:
+    """Whether a record is of a category."""
+    name = f"{column.name}[{column.categories[position]}]"
+    return Number(name, lambda table: (table.values[column.name] == position) * 1.0, category=True)
+
+
+def indicators_of(column: Column) -> tuple[Number, ...]:
+    """Of all categories but the first, and of missing values."""
+    missing = Number(
+        f"{column.name}[]", lambda table: np.isnan(table.values[column.name]) * 1.0, category=True
+    )
+    return (*(indicator(column, at) for at in range(1, len(column.categories))), missing)
+
+
+def numbers_of(design: Design) -> tuple[Number, ...]:
+    """The columns of a formula over their bounds, without the intercept."""
+    return tuple(_number(one) for one in design.columns if one.parts)
+
+
+def _number(one: DesignColumn) -> Number:
+    category = all(level is not None for _, level in one.parts)
+    names = tuple(column.name for factor, level in one.parts if level is None for column in factor.columns)
+    centre = 0.0
+    if len(one.parts) == 1 and not category:
+        centre = sum(one.parts[0][0].interval) / 2 / (one.bound or 1.0)
+    return Number(_spelt(one), partial(_column, one), category, names, centre)
+
+
+def outcome_of(design: Design) -> tuple[Number, ...]:
+    """A number on the left side over its bound; nothing for categories."""
+    left = design.left
+    if left is None or left.categories:
+        return ()
+    bound = max(map(abs, left.interval)) or 1.0
+    names = tuple(column.name for column in left.columns)
+    centre = sum(left.interval) / 2 / bound
+    return (Number(left.text, lambda table: left.values(table) / bound, columns=names, centre=centre),)
+
+
+def crossings_of(design: Design, event: Column | None, *, alone: bool) -> tuple[Crossing, ...]:
+    """Each two categorical columns of a formula, each two terms of them together, and events.
+
+    A covariance has the sum of the product of every two terms: of an interaction and a category, the cells of
+    all three.
+    ``alone``: with categories only, events of what interacts are told, too.
+    """
+    sets = [frozenset(f.columns[0] for f, level in one.parts if level is not None) for one in design.columns]
+    factors = {column.name: column for one in sets for column in one}
+    pairs = combinations([factors[name] for name in sorted(factors)], 2)  # the same order everywhere
+    terms = combinations(dict.fromkeys(sets), 2)
+    chosen = [*map(frozenset, pairs), *sets, frozenset[Column](), *(one | other for one, other in terms)]
+    if event is not None:
+        chosen.append(frozenset([event]))
+        chosen += [one | {event} for one in sets if alone and len(one) > 1]
+    return tuple(tuple(sorted(one, key=lambda column: column.name)) for one in dict.fromkeys(chosen))
+
+
+def pairs_of(numbers: Sequence[Number]) -> tuple[Span, ...]:
+    """Every sum of a product of two is told: it is checked with both, and with the number of records."""
+    return tuple(
+        Span((ONE, one, other, one * other))
+        for one, other in combinations(numbers, 2)
+        if not (one.category and other.category)
+    )
+
+
+def factors_of(design: Design) -> tuple[Number, ...]:
+    """The columns of a formula, each divided into its numbers and its categories."""
+    parts = [
+        replace(one, parts=tuple(part for part in one.parts if (part[1] is None) is numeric))
+        for one in design.columns
+        for numeric in (True, False)
+    ]
+    return tuple({number.name: number for number in (_number(one) for one in parts if one.parts)}.values())
+
+
+def grouped_of(numbers: Sequence[Number]) -> tuple[tuple[Number, tuple[Number, ...]], ...]:
+    """Of every number, the sum by each category is told."""
+    categories = tuple(one for one in numbers if one.category)
+    return tuple((one, categories) for one in numbers if categories and not one.category)
+
+
+def grouped_span(number: Number, groups: Sequence[Number]) -> Span:
+    """How many records are of all these groups, and the sums of a number over them."""
+    products = (number * group for group in groups)
+    return Span((ONE, *groups, *((number, *products) if groups else ())), partial(_known, number))
+
+
+def _known(number: Number, table: Table) -> Rows:
+    known: Rows = ~np.isnan(number.values(table))
+    return known
+
+
+def products_of(design: Design, numbers: Sequence[Number]) -> tuple[Span, ...]:
+    """One span of all that a formula tells, where it computes: functions of a number and their products.
+
+    Enough of these have a combination that is 0 for all records but one, though no two of them do.
+    """
+    parts = [[factor for factor, level in one.parts if level is None] for one in design.columns]
+    factors = [factor for own in parts for factor in own] + ([design.left] if design.left else [])
+    computed = any(factor.expression and factor.text != factor.columns[0].name for factor in factors)
+    if not (computed or any(len(own) > 1 for own in parts)):
+        return ()
+    centred = [_centred(one) for one in numbers]  # the same combinations, and powers that differ more
+    pairs = combinations_with_replacement(centred, 2)
+    products = (one * other for one, other in pairs if not (one.category and other.category))
+    return (Span((ONE, *centred, *products), shared=True),)
+
+
+def _centred(number: Number) -> Number:
+    return replace(number, values=lambda table: number.values(table) - number.centre, centre=0.0)
+
+
+def _spelt(column: DesignColumn) -> str:
+    parts = (
+        factor.columns[0].name + f"[{factor.categories[level]}]" if level is not None else factor.text
+        for factor, level in column.parts
+    )
+    return ":".join(sorted(parts))
+
+
+def _column(column: DesignColumn, table: Table) -> Values:
+    found = np.ones(table.records)
+    for factor, level in column.parts:
+        values = factor.values(table)
+        found *= values if level is None else values == level
+    return found / (column.bound or 1.0)

@@ -1,0 +1,66 @@
+"""Which records of a described number are checked together: all, each group, and each two groups.
+
+Where a group is withheld, so is another, and the sum of both follows from that of all records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from secfed.algorithms.data.tabular.columns import Column, Table
+from secfed.algorithms.statistics.analysis import positions
+from secfed.algorithms.statistics.checks import ONE, Rows, Span, number_of
+
+_MOST_PAIRED: Final = 20  # groups; of more, none may be withheld where a mean is told
+
+
+def unions_of(by: Column | None) -> list[tuple[int, ...]]:
+    """Groups by position, missing values last; () is all records."""
+    groups = range(len(by.categories) + 1 if by is not None else 0)
+    pairs = combinations(groups, 2) if len(groups) <= _MOST_PAIRED else ()
+    return [(), *((group,) for group in groups), *pairs]
+
+
+def group_spans(column: Column, by: Column | None) -> list[Span]:
+    """The sums of mean and deviation, of each union."""
+    return [Span((ONE, number_of(column)), partial(_rows, column, by, union)) for union in unions_of(by)]
+
+
+def _rows(column: Column, by: Column | None, union: tuple[int, ...], table: Table) -> Rows:
+    known = table.complete((column.name,))
+    if not union or by is None:
+        return known
+    found: Rows = known & np.isin(positions(table.values[by.name], len(by.categories)), union)
+    return found
+
+
+def hidden_groups(by: Column | None, withheld: Sequence[bool], spans: Sequence[bool]) -> list[bool] | None:
+    """Of which groups no mean is told, so that few records decide none that is, nor their sum; None: of all.
+
+    Args:
+        by: what groups are of.
+        withheld: of each group, whether its mean is withheld as it is.
+        spans: of each union, whether few records decide its sums.
+    """
+    few = dict(zip(unions_of(by), spans, strict=True))
+    if few[()]:
+        return None
+    hidden = {g for g, out in enumerate(withheld) if out or few.get((g,), False)}
+    if not hidden:
+        return list(withheld)
+    # The sum of what is hidden is known: one group that is large in it, hidden already or from now on.
+    for large in sorted(range(len(withheld)), key=lambda g: (g not in hidden, g)):
+        others = hidden - {large}
+        if (
+            not few.get((large,), True)
+            and others
+            and all(not few.get((min(large, g), max(large, g)), True) for g in others)
+        ):
+            hidden.add(large)
+            return [g in hidden for g in range(len(withheld))]
+    return None

@@ -1,0 +1,242 @@
+"""What all analyses of a study are checked for together, before any of them is told.
+
+    a step      tables of categories, with the hospitals of every cell; products of columns
+    the next    leverages, given the products: those of records that few share, summed (see leverage)
+
+Both are of the same hospitals, and so are the results that are told: where the hospitals change while an
+analysis goes on, the checks begin again. Sites sum in every analysis over the records that have all columns
+that any of them needs. Under noise in the sum nothing of this is needed: what is read from sums with enough
+noise for a record says no more of it, however the sums are combined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+
+from secfed.algorithms.data.tabular.columns import Table
+from secfed.algorithms.statistics.analysis import (
+    DONE,
+    STATUS,
+    Analysis,
+    Part,
+    Rules,
+    Shapes,
+    State,
+    Values,
+    tensor,
+)
+from secfed.algorithms.statistics.checks import ONE, Checks, Crossing, Number, Span, grouped_span
+from secfed.algorithms.statistics.cross_table import Positions, table_parts, table_sums
+from secfed.algorithms.statistics.disclosure import Reason, is_small
+from secfed.algorithms.statistics.leverage import (
+    MOST_HELD,
+    MOST_OF_A_PRODUCT,
+    alone,
+    components,
+    exceeds,
+    held,
+    packed,
+    packed_size,
+)
+from secfed.algorithms.statistics.results import Result
+
+GUARD: Final = "_checks"  # no analysis can have this name
+PRODUCTS: Final = "products"
+_PHASE: Final = "phase"  # 0 before the products are known, 1 after
+_SMALL, _LONELY = 1.0, 2.0
+
+
+class Guard(Analysis):
+    """The checks of these analyses."""
+
+    kind = "checks"
+
+    def __init__(self, analyses: Sequence[Analysis], rules: Rules) -> None:
+        super().__init__(GUARD, analyses, rules)
+
+    def _read(self, options: Sequence[Analysis]) -> None:
+        checks = {one.name: one.checks() for one in options}
+        tables, joint = dict[str, Crossing](), {ONE.name: ONE}
+        self._tables_of, self._joint_of = dict[str, list[str]](), dict[str, int]()
+        self._spans_of, spans = dict[str, slice](), list[Span]()
+        self.sizes = list[int]()  # of the joint numbers up to each analysis that has some
+        groups, crossed = dict[str, dict[str, Number]](), list[Crossing]()
+        for name, one in checks.items():
+            named = {_name(table): table for table in (*one.tables, *_crossed(one, crossed))}
+            tables |= named
+            self._tables_of[name] = list(named)
+            if one.joint:
+                joint |= {number.name: number for number in one.joint}
+                self._joint_of[name] = len(self.sizes)
+                self.sizes.append(len(joint))
+            own = [*one.spans, *_grouped(one, groups)]
+            self._spans_of[name] = slice(len(spans), len(spans) + len(own))
+            spans += own
+        self.tables, self.spans = tables, [Span(tuple(joint.values())), *spans]
+        self._shared = [at for at, span in enumerate(self.spans) if span.shared]
+        self.needed = bool(tables or spans)
+        last = max(one.first + one.steps - 1 for one in options)
+        self.steps = max(2, last) if self.needed else 0
+
+    def parts(self, step: int) -> Sequence[Part]:
+        """The same in every step, since the checks may begin again; zeros where there is nothing to do."""
+        del step
+        parts = [
+            part for name, crossing in self.tables.items() for part in table_parts(name, _shape(crossing))
+        ]
+        sizes = sum(packed_size(len(span.numbers)) for span in self.spans)
+        parts += [Part(PRODUCTS, (sizes,)), Part("held", (sum(map(packed_size, self._answers)),))]
+        return [*parts, Part("alone", (self._alone,), whole=True)] if self.sizes else parts
+
+    @property
+    def _alone(self) -> int:
+        return len(self.sizes) + len(self._shared)
+
+    @property
+    def _answers(self) -> list[int]:
+        """Columns of the joint numbers up to each analysis, then of each span."""
+        return [*self.sizes, *(len(span.numbers) for span in self.spans[1:])]
+
+    def shapes(self) -> Shapes:
+        """Products, and what was found of tables, leverages and hospitals."""
+        products = sum(packed_size(len(span.numbers)) for span in self.spans)
+        found = {
+            "tables": (len(self.tables),),
+            "held": (sum(map(packed_size, self._answers)),),
+            "alone": (self._alone,),
+        }
+        return {PRODUCTS: (products,), _PHASE: (), **found}
+
+    def given(self, step: int) -> Sequence[str]:
+        """The products."""
+        return (PRODUCTS, _PHASE) if step else ()
+
+    def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values]:
+        """Tables and products, or leverages."""
+        found: dict[str, Values] = {part.name: np.zeros(part.shape) for part in self.parts(step)}
+        matrices = [span.matrix(table) for span in self.spans]
+        if not float(given.get(_PHASE, 0.0)):
+            for name, crossing in self.tables.items():
+                where = _positions(crossing, table)
+                found |= table_sums(name, np.zeros_like(where), where, _shape(crossing))
+            return found | {PRODUCTS: np.concatenate([packed(one) for one in matrices])}
+        start, answers, shares = 0, list[Values](), list[Values]()
+        for at, matrix in enumerate(matrices):
+            size = packed_size(matrix.shape[1])
+            rows = components(matrix, given[PRODUCTS][start : start + size])
+            start += size
+            answers.append(held(rows, self.sizes if at == 0 else [matrix.shape[1]], self.min_cell))
+            if at == 0:
+                shares.append(alone(rows, self.sizes))
+            elif self.spans[at].shared:
+                shares.append(alone(rows, [matrix.shape[1]]))
+        if self.sizes:
+            found["alone"] = np.concatenate(shares)
+        return found | {"held": np.concatenate(answers)}
+
+    def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:
+        """Keep products and tables, then leverages of the same hospitals."""
+        del step
+        if float(state[_PHASE]) and same:
+            state["held"], state["alone"] = totals["held"], totals.get("alone", state["alone"])
+            state[DONE], state[STATUS] = tensor(1.0), tensor(float(Reason.RELEASED))
+        elif float(state[_PHASE]):
+            self.restart(state)
+        else:
+            state[PRODUCTS], state[_PHASE] = totals[PRODUCTS], tensor(1.0)
+            state["tables"] = tensor([self._of_table(name, totals) for name in self.tables])
+
+    def restart(self, state: State) -> None:
+        """Begin again with the next step."""
+        state[DONE], state[_PHASE] = tensor(0.0), tensor(0.0)
+        state[STATUS] = tensor(float(Reason.UNFINISHED))
+
+    def _of_table(self, name: str, totals: Mapping[str, torch.Tensor]) -> float:
+        records, places = totals[f"records/{name}"].ravel(), totals[f"hospitals/{name}"].ravel()
+        pairs = [(n, round(where)) for n, where in zip(records.tolist(), places.tolist(), strict=True)]
+        if any(is_small(n, self.min_cell) for n, _ in pairs):
+            return _SMALL
+        few = any(round(n) > 0 and where < self.rules.min_hospitals for n, where in pairs)
+        return _LONELY if few else 0.0
+
+    def reason(self, name: str, state: State) -> Reason:
+        """Why an analysis is not told as a whole, as far as tables and joint numbers say."""
+        found = dict(zip(self.tables, state["tables"].tolist(), strict=True))
+        tables = {found[table] for table in self._tables_of[name]}
+        if _SMALL in tables:
+            return Reason.SMALL_CATEGORIES
+        at = self._joint_of.get(name)
+        if at is not None and self._exceeds(at, state, MOST_HELD):
+            return Reason.DOMINATED
+        own = range(1, len(self.spans))[self._spans_of[name]]
+        spans = [k for k, span in enumerate(self._shared, start=len(self.sizes)) if span in own]
+        shares = [float(state["alone"][k]) for k in (*spans, *([] if at is None else [at]))]
+        lonely = self.rules.min_hospitals > 1 and any(share > 0 for share in shares)
+        return Reason.FEW_HOSPITALS if lonely or _LONELY in tables else Reason.RELEASED
+
+    def dominated_spans(self, name: str, state: State) -> list[bool]:
+        """Which spans of an analysis few records hold."""
+        own = range(len(self.sizes), len(self._answers))[self._spans_of[name]]
+        return [self._exceeds(at, state, MOST_OF_A_PRODUCT) for at in own]
+
+    def _exceeds(self, at: int, state: State, limit: float) -> bool:
+        start = sum(map(packed_size, self._answers[:at]))
+        products = state["held"][start : start + packed_size(self._answers[at])]
+        return exceeds(products.tolist(), self._answers[at], limit)
+
+    def released(self, state: State) -> State:
+        """Nothing."""
+        del state
+        return {}
+
+    def result(self, released: Mapping[str, Values]) -> Result:
+        """Nothing."""
+        del released
+        return Result({})
+
+
+def _crossed(one: Checks, before: list[Crossing]) -> list[Crossing]:
+    """What is crossed together with that of each analysis before, which are kept in ``before``."""
+    if not one.crossed:
+        return []
+    before.append(one.crossed)
+    return [tuple(sorted({*one.crossed, *other}, key=lambda column: column.name)) for other in before]
+
+
+def _grouped(one: Checks, before: dict[str, dict[str, Number]]) -> list[Span]:
+    """Of every number a span with the groups known of its columns, which are kept in ``before``.
+
+    With its own groups alone there is nothing that its analysis does not check for itself.
+    """
+    found = list[Span]()
+    for number, groups in one.grouped:
+        own = {group.name: group for group in groups}
+        known = dict(own)
+        for column in number.columns:
+            known |= before.get(column, {})
+            before[column] = before.get(column, {}) | own
+        found.append(grouped_span(number, () if known.keys() == own.keys() else tuple(known.values())))
+    return found
+
+
+def _name(crossing: Crossing) -> str:
+    return ":".join(column.name for column in crossing)
+
+
+def _shape(crossing: Crossing) -> tuple[int, int]:
+    return 1, math.prod(len(column.categories) or 2 for column in crossing)
+
+
+def _positions(crossing: Crossing, table: Table) -> Positions:
+    """The cell of every record; of a number, whether it is above one half: an event."""
+    where = np.zeros(table.records, np.int64)
+    for column in crossing:
+        values = table.values[column.name]
+        own = values if column.categories else values > 0.5
+        where = where * (len(column.categories) or 2) + own.astype(np.int64)
+    return where

@@ -1,0 +1,406 @@
+"""What few records, or one hospital, would decide is not told, however it is asked for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secfed.algorithms.data.tabular.column_options import ColumnOptions, ColumnsOptions
+from secfed.algorithms.data.tabular.column_values import read_table
+from secfed.algorithms.data.tabular.columns import Column
+from secfed.algorithms.statistics.disclosure import EXPLANATIONS, Reason
+from secfed.algorithms.statistics.leverage import alone, components, exceeds, held, packed
+from secfed.algorithms.statistics.results import Reported
+from secfed.errors import ConfigError
+from secfed.study.build import build
+from secfed.study.study import Study
+from tests.algorithms.statistics_case import run, study
+
+N = 240
+RNG = np.random.default_rng(7)
+COLUMNS = (
+    Column.number("age", 18, 100),
+    Column.number("chol", 50, 700),
+    Column.number("bp", 50, 250),
+    Column.number("flag", 0, 1),
+    Column.number("time", 0, 20),
+    Column.category("ward", ("a", "b")),
+    Column.category("stage", ("i", "ii")),
+    Column.category("dead", ("no", "yes")),
+)
+RECORDS: dict[str, Any] = {
+    "age": RNG.integers(30, 80, N) * 1.0,
+    "chol": RNG.integers(120, 400, N) * 1.0,
+    "bp": RNG.integers(90, 180, N) * 1.0,
+    "flag": (np.arange(N) % 3 == 0) * 1.0,
+    "time": RNG.integers(1, 20, N) * 1.0,
+    "ward": np.arange(N) // 4 % 2 * 1.0,
+    "stage": np.arange(N) // 8 % 2 * 1.0,
+    "dead": RNG.integers(0, 2, N) * 1.0,
+}
+
+
+def told(analyses: dict[str, dict[str, Any]], **records: Any) -> dict[str, Reported]:
+    return run(study(COLUMNS, {**RECORDS, **records}, analyses))[1]
+
+
+def glm(formula: str, **options: Any) -> dict[str, Any]:
+    return {"kind": "glm", "formula": formula, **options}
+
+
+def correlation(*columns: str) -> dict[str, Any]:
+    return {"kind": "correlation", "columns": list(columns)}
+
+
+def why(reported: Reported) -> str:
+    return (reported.withheld or "").partition(":")[0]
+
+
+def first(count: int) -> Any:
+    return (np.arange(N) < count) * 1.0
+
+
+# The same records in all analyses of a study.
+
+
+def test_all_analyses_are_of_the_records_that_lack_nothing() -> None:
+    chol = np.where(np.arange(N) == 77, np.nan, RECORDS["chol"])
+    ward = np.where(np.arange(N) == 50, np.nan, RECORDS["ward"])
+    found = told(
+        {
+            "two": correlation("age", "bp"),
+            "three": correlation("age", "bp", "chol"),
+            "groups": {"kind": "describe", "columns": ["bp"], "by": "ward"},
+            "test": {"kind": "t-test", "column": "bp", "by": "ward"},
+        },
+        chol=chol,
+        ward=ward,
+    )
+    kept = ~np.isnan(chol) & ~np.isnan(ward)
+    assert found["two"].result.values["n"] == found["three"].result.values["n"] == kept.sum()
+    groups = found["groups"].result.values
+    assert groups["n"] == [*found["test"].result.values["n"], kept.sum()]
+    assert groups["columns"]["bp"]["mean"][-1] == pytest.approx(RECORDS["bp"][kept].mean())
+
+
+def test_tables_alone_are_of_all_records() -> None:
+    chol = np.where(np.arange(N) < 20, np.nan, RECORDS["chol"])
+    found = told({"one": {"kind": "describe", "columns": ["chol"]}}, chol=chol)["one"].result.values
+    assert found["n"] == [N]
+    assert found["columns"]["chol"]["missing"] == [20]
+
+
+# Few records.
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        glm("bp ~ flag"),
+        glm("flag ~ age"),
+        glm("dead ~ flag", family="binomial", ridge=1.0),
+        glm("age ~ I(1 + flag * 3)"),
+        correlation("bp", "flag"),
+        {"kind": "t-test", "column": "flag", "by": "ward"},
+        {"kind": "cox", "time": "time", "event": "dead", "interval": 1, "formula": "flag", "ridge": 1.0},
+    ],
+)
+def test_a_number_that_few_records_have_is_in_no_result(analysis: dict[str, Any], count: int) -> None:
+    assert why(told({"one": analysis}, flag=first(count))["one"]) in ("dominated", "few_records", "separated")
+
+
+@pytest.mark.parametrize(
+    ("analysis", "count"),
+    [(glm("bp ~ flag"), 20), (correlation("bp", "flag"), 20), (glm("dead ~ flag", family="binomial"), 10)],
+)
+def test_one_that_enough_records_have_is(analysis: dict[str, Any], count: int) -> None:
+    assert told({"one": analysis}, flag=first(count))["one"].withheld is None
+
+
+def test_a_description_tells_no_mean_of_it() -> None:
+    for count, few in ((1, True), (4, True), (5, False)):
+        one = told({"one": {"kind": "describe", "columns": ["flag", "age"]}}, flag=first(count))["one"]
+        columns = one.result.values["columns"]
+        assert math.isnan(columns["flag"]["mean"][0]) == math.isnan(columns["flag"]["sd"][0]) == few
+        assert columns["age"]["mean"][0] == pytest.approx(RECORDS["age"].mean())
+
+
+def test_withheld_groups_are_not_told_together() -> None:
+    by = {"kind": "describe", "columns": ["flag", "age"], "by": "ward"}
+    stage = np.where(np.arange(N) < 3, np.nan, RECORDS["ward"])  # three records without a group
+    columns = told({"one": by}, ward=stage, flag=first(3))["one"].result.values["columns"]
+    assert np.isnan(columns["flag"]["mean"]).all()
+    assert not np.isnan(columns["age"]["mean"][-1])
+    # All flags of the three and of the smaller ward, whose sum follows from that of all, are the three's.
+    stage = np.where(np.arange(N) < 3, np.nan, (np.arange(N) >= 80) * 1.0)
+    flag = first(3) + (np.arange(N) >= 180)
+    columns = told({"one": by}, ward=stage, flag=flag)["one"].result.values["columns"]
+    assert np.isnan(columns["flag"]["mean"]).tolist() == [True, True, True, False]
+    assert np.isnan(columns["age"]["mean"]).tolist() == [True, False, True, False]
+
+
+def test_a_group_that_few_decide_takes_another_with_it() -> None:
+    flag = np.where(RECORDS["ward"] == 0, np.arange(N) == 1, np.arange(N) % 2) * 1.0
+    by = {"kind": "describe", "columns": ["flag"], "by": "ward"}
+    values = told({"one": by}, flag=flag)["one"].result.values
+    assert values["n"] == [N / 2, N / 2, N]
+    assert np.isnan(values["columns"]["flag"]["mean"]).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "bp ~ I(1/(1+1000000*((age-{age})**2+(chol-{chol})**2)))",
+        "dead ~ I(1/(1+1000000*((age-{age})**2+(chol-{chol})**2)))",
+        "I(1/(1+1000000*((age-{age})**2+(chol-{chol})**2))) ~ 1",
+    ],
+)
+def test_a_formula_is_no_filter_on_one_person(formula: str) -> None:
+    text = formula.format(age=RECORDS["age"][100], chol=RECORDS["chol"][100])
+    options = {"family": "binomial", "ridge": 1.0} if text.startswith("dead") else {}
+    assert why(told({"one": glm(text, **options)})["one"]) == "dominated"
+
+
+def test_two_formulas_together_are_none_either() -> None:
+    ages = RECORDS["age"].copy()
+    ages[ages == 61] = 60
+    ages[:2] = 61
+    soft = "1/(1+exp(0.7*({}-age)))"
+    steps = {
+        name: glm("bp ~ I(1/(1+exp(30*(0.5-1/(1+exp(30*(0.5-" + soft.format(edge) + ")))))))")
+        for name, edge in (("over-60", 60.5), ("over-61", 61.5))
+    }
+    found = told(steps, age=ages)
+    assert all(why(one) for one in found.values())  # of each, the powers together are some patients' already
+    flags = {"over-60": glm("bp ~ flag"), "over-61": glm("bp ~ chol")}
+    found = told(flags, flag=(ages > 60) * 1.0, chol=100.0 + 100.0 * (ages > 61))
+    assert [why(one) for one in found.values()] == ["", "dominated"]
+
+
+def test_nearly_the_same_number_is_no_second_one() -> None:
+    near = glm("bp ~ I(age + 0.0001*flag)")
+    assert why(told({"one": glm("bp ~ age"), "two": near}, flag=first(1))["two"]) == "dominated"
+    assert why(told({"one": glm("bp ~ age"), "two": glm("bp ~ I(3*age)")})["two"]) == ""
+
+
+# Categories.
+
+
+def in_cells(*sizes: int) -> tuple[Any, Any]:
+    """Ward and stage of records so that these many are in (a, i), (a, ii), (b, i); the rest is in (b, ii)."""
+    cell = np.minimum(np.searchsorted(np.cumsum(sizes), np.arange(N), side="right"), 3)
+    return cell // 2 * 1.0, cell % 2 * 1.0
+
+
+@pytest.mark.parametrize("terms", ["C(ward)+C(stage)", "C(ward)*C(stage)"])
+@pytest.mark.parametrize("sizes", [(3, 90, 90), (90, 3, 90), (90, 90, 3), (90, 90, 57)])
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_no_cell_of_two_categories_is_small(terms: str, sizes: tuple[int, ...], family: str) -> None:
+    ward, stage = in_cells(*sizes)
+    outcome = "bp" if family == "gaussian" else "dead"
+    one = told({"one": glm(f"{outcome} ~ {terms}", family=family)}, ward=ward, stage=stage)["one"]
+    assert why(one) == "small_categories"
+
+
+def test_events_of_an_interaction_are_not_few() -> None:
+    ward, stage = in_cells(60, 60, 60)
+    dead = RECORDS["dead"] * (np.arange(N) // 60 != 2)
+    dead[120:122] = 1.0
+    one = told({"one": glm("dead ~ C(ward)*C(stage)", family="binomial")}, ward=ward, stage=stage, dead=dead)
+    assert why(one["one"]) == "small_categories"
+
+
+def test_a_number_within_a_category_is_of_enough_records() -> None:
+    ward = first(40)
+    flag = np.r_[np.ones(2), np.zeros(38), np.arange(N - 40) % 2]
+    assert why(told({"one": glm("bp ~ flag + C(ward)")}, ward=ward, flag=flag)["one"]) == "dominated"
+    assert why(told({"one": glm("flag ~ C(ward)")}, ward=ward, flag=flag)["one"]) == "dominated"
+
+
+# Hospitals.
+
+
+def lonely() -> Any:
+    """A category that the first hospital alone has."""
+    return (np.arange(N) % 8 == 0) * 1.0
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        glm("bp ~ C(ward)"),
+        {"kind": "t-test", "column": "bp", "by": "ward"},
+        {"kind": "kaplan-meier", "time": "time", "event": "dead", "interval": 1, "by": "ward"},
+        {"kind": "cox", "time": "time", "event": "dead", "interval": 1, "formula": "ward"},
+    ],
+)
+def test_a_category_of_one_hospital_is_in_no_result(analysis: dict[str, Any]) -> None:
+    assert why(told({"one": analysis}, ward=lonely())["one"]) == "few_hospitals"
+
+
+def test_a_group_of_one_hospital_is_not_described() -> None:
+    by = {"kind": "describe", "columns": ["bp"], "by": "ward"}
+    values = told({"one": by}, ward=lonely())["one"].result.values
+    assert values["n"] == [None, None, N]
+    assert np.isnan(values["columns"]["bp"]["mean"][:2]).all()
+    own = np.where(np.arange(N) % 4 == 0, RECORDS["bp"], np.nan)  # one hospital alone records it
+    values = told({"one": {"kind": "describe", "columns": ["bp", "age"]}}, bp=own)["one"].result.values
+    assert math.isnan(values["columns"]["bp"]["mean"][0])
+    assert values["columns"]["bp"]["n"] == [None]
+
+
+def test_numbers_of_one_hospital_are_in_no_result() -> None:
+    assert why(told({"one": glm("bp ~ flag")}, flag=lonely())["one"]) == "few_hospitals"
+    assert why(told({"one": correlation("bp", "flag")}, flag=lonely())["one"]) == "few_hospitals"
+
+
+def test_results_of_a_study_are_of_the_same_hospitals() -> None:
+    algorithm = study(COLUMNS, RECORDS, {"fit": glm("bp ~ age"), "pair": correlation("bp", "age")})
+    steps = range(2, 20)
+    _, found = run(algorithm, {step: ["s3"] for step in steps})
+    assert why(found["pair"]) == "hospitals_changed"
+    assert found["fit"].withheld is None
+    assert found["fit"].hospitals == ("s0", "s1", "s2")
+    _, found = run(algorithm, {step: ["s3"] for step in range(15, 20)})
+    assert all(one.withheld is None for one in found.values())
+
+
+def test_a_column_of_hospitals_is_refused(tmp_path: Any) -> None:
+    text = """
+study = { name = "one", rounds = 1 }
+algorithm = { name = "statistics", analyses = { a = { kind = "counts", columns = ["hospital"] } } }
+model = { name = "none" }
+[data]
+name = "columns"
+path = "records.csv"
+site_column = "site"
+sites = ["h0", "h1", "h2"]
+columns.hospital = { source = "site", categories = ["h0", "h1"] }
+[protection]
+name = "plain"
+"""
+    (tmp_path / "records.csv").write_text("site\n" + "h0\nh1\nh2\n" * 20)
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(ConfigError, match="names a record's hospital"):
+        build(Study.load(tmp_path / "study.toml"))
+
+
+# Curves and declarations.
+
+
+def test_one_model_has_a_curve() -> None:
+    analyses: dict[str, dict[str, Any]] = {}
+    for n in range(2):
+        analyses[f"g{n}"] = glm("dead ~ age", family="binomial", ridge=100.0 * n)
+        analyses[f"r{n}"] = {"kind": "roc", "of": f"g{n}"}
+    found = told(analyses)
+    first_one, second = (found[name].result.values for name in ("r0", "r1"))
+    assert len(first_one["true_positive_rate"]) > 2
+    assert second["true_positive_rate"] == []
+    assert second["auc"] == round(second["auc"], 3)
+    assert not found["r1"].result.figures
+
+
+def test_a_category_may_be_called_none(tmp_path: Any) -> None:
+    path = tmp_path / "records.csv"
+    path.write_text("smoking,age\nnone,1\nNone,1\nlight,1\n,1\nNA,1\n")
+    declared: Any = {"smoking": {"categories": ["none", "light"]}, "age": {"low": 0, "high": 9}}
+    options = ColumnsOptions(
+        name="columns",
+        path=str(path),
+        partition="iid",
+        sites=1,
+        columns=declared,
+    )
+    values = read_table(path, options).values["smoking"]
+    np.testing.assert_array_equal(values, [0.0, 0.0, 1.0, np.nan, np.nan])
+    with pytest.raises(ConfigError, match="'none' is a category, too"):
+        ColumnOptions(categories=("none", "light"), missing=("none",)).declared("smoking")
+
+
+# Leverages.
+
+
+def test_leverages_are_those_of_the_hat_matrix() -> None:
+    x = np.column_stack([np.ones(50), RNG.normal(size=(50, 3))])
+    x = np.column_stack([x, x[:, 1] - 2 * x[:, 2]])  # follows from the others
+    rows = components(x, packed(x))
+    hat = np.einsum("ij,jk,ik->i", x[:, :4], np.linalg.inv(x[:, :4].T @ x[:, :4]), x[:, :4])
+    np.testing.assert_allclose((rows**2).sum(axis=1), hat, atol=1e-9)
+    above = np.linalg.eigvalsh(rows[hat > 1.01 / 20].T @ rows[hat > 1.01 / 20])[-1]
+    for limit, more in ((above - 1e-6, True), (above + 1e-6, False)):
+        assert exceeds(held(rows, [5], 20).tolist(), 5, limit) == more
+
+
+def test_every_reason_is_explained() -> None:
+    assert set(EXPLANATIONS) == set(Reason) - {Reason.RELEASED}
+
+
+def test_leverages_are_numbers_whatever_products_are_broadcast() -> None:
+    flag = np.zeros(N)
+    flag[6] = 1.0
+    matrix = np.column_stack([np.ones(N), flag, RECORDS["age"] / 100])
+    for tiny in (1e-310, 5e-324, 0.0, -1.0):
+        found = components(matrix, np.array([100.0, 0.0, tiny, 0.0, 0.0, 100.0]))
+        assert np.isfinite(found).all()
+        assert np.abs(found).max() <= 1.0
+        assert np.isfinite(alone(found, [2, 3])).all()
+
+
+def test_two_groupings_that_differ_in_one_patient_are_not_told() -> None:
+    one, other = (np.arange(N) < 120) * 1.0, (np.arange(N) < 120) * 1.0
+    other[200] = 1.0
+    first = {"kind": "describe", "columns": ["bp"], "by": "ward"}
+    curve = {"kind": "kaplan-meier", "time": "time", "event": "dead", "interval": 1}
+    for second in (
+        {"kind": "describe", "columns": ["bp"], "by": "stage"},
+        {"kind": "t-test", "column": "bp", "by": "stage"},
+        glm("bp ~ C(stage)"),
+        glm("age ~ I(bp * 2):C(stage)"),
+    ):
+        found = told({"first": first, "second": second}, ward=one, stage=other)
+        assert not found["first"].withheld
+        if second["kind"] == "describe":
+            columns = found["second"].result.values["columns"]
+            assert np.isnan(columns["bp"]["mean"]).all()
+        else:
+            assert why(found["second"]) == "dominated"
+        assert not told({"second": second}, ward=one, stage=other)["second"].withheld
+    found = told(
+        {"first": {**curve, "by": "ward"}, "second": {**curve, "by": "stage"}}, ward=one, stage=other
+    )
+    assert not found["first"].withheld
+    assert why(found["second"]) == "small_categories"
+
+
+def test_the_cells_of_an_interaction_and_a_category_are_counted() -> None:
+    third = np.arange(N) // 16 % 2 * 1.0
+    both = (RECORDS["ward"] == 1) & (RECORDS["stage"] == 1) & (third == 1)
+    third[np.flatnonzero(both)[1:]] = 0.0
+    found = told({"fit": glm("bp ~ C(ward)*C(stage) + C(dead)")}, dead=third)["fit"]
+    assert why(found) == "small_categories"
+    assert not told({"fit": glm("bp ~ C(ward)*C(stage)"), "x": glm("bp ~ C(dead)")}, dead=third)[
+        "fit"
+    ].withheld
+
+
+def test_all_products_of_a_formula_are_checked_together() -> None:
+    ages = RNG.choice([20, 21, 22, 23, 25, 26, 27, 28, 29], N) * 1.0
+    ages[123] = 24.0
+    bells = [f"I(1/(1+(age-{centre})**2))" for centre in (21, 23, 26, 28)]
+    formula = "chol ~ bp + " + " + ".join([*bells, *(f"bp:{one}" for one in bells)])
+    assert why(told({"fit": glm(formula)}, age=ages)["fit"])
+    assert not told({"fit": glm("chol ~ age + I(age**2) + bp")})["fit"].withheld
+
+
+def test_no_combination_is_nearly_of_one_hospital() -> None:
+    wards = np.arange(N) % 4 + 1.0
+    for sharpness in (10, 60, 400):
+        formula = f"bp ~ I(1/(1+{sharpness}*(age-21)**2))"
+        assert why(told({"fit": glm(formula)}, age=wards + 18)["fit"]) == "few_hospitals"
+    formula = "chol ~ bp + " + " + ".join(f"I(1/(1+(age-{at})**2))" for at in (19, 21))
+    assert why(told({"fit": glm(formula)}, age=wards + 18)["fit"]) == "few_hospitals"
