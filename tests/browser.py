@@ -16,6 +16,10 @@ from typing import Any, Final
 CHROMIUM: Final = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+# The accessibility checker; a development file that is not in the repository: npm ci in tests/accessibility.
+AXE: Final = Path(__file__).parent / "accessibility/node_modules/axe-core/axe.min.js"
+_VIOLATIONS: Final = """axe.run({resultTypes: ['violations']}).then(found => found.violations.map(one =>
+  one.id + ': ' + one.nodes.map(node => node.html.slice(0, 120)).join(' | ')))"""
 _LIMIT_S: Final = 60.0
 # What must be true of every page at every width, and what is not reachable or has no name.
 CHECKS: Final = """(() => {
@@ -74,10 +78,17 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of an expression on the page; a person's own tools, which no policy of the page stops."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"])
         return answer["result"].get("value")
+
+    @property
+    def violations(self) -> list[str]:
+        """What axe finds on this page, its folded parts included."""
+        self.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+        self.run(f"{AXE.read_text('utf-8')}; 0")
+        return list(self.run(_VIOLATIONS))
 
     def open(self, address: str) -> None:
         """Go to an address, and wait until it is loaded."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from secfed.audit.languages import said
 from secfed.audit.party import Findings, Party
 from secfed.records.transcript import CLOSED, MODEL, closing
 
@@ -21,13 +22,15 @@ def check_ends(main: Party, sites: Sequence[Party], found: Findings) -> None:
     for party in parties:
         body = closing(party.entries)
         if body is not None and body.get("sums") != party.taken:
-            why = f"it was closed after {body.get('sums')} sums, and it has {party.taken}"
-            found.problem(party.path, len(party.entries), why)
+            text = "it was closed after {of} sums, and it has {sums}"
+            closed = said(text, of=body.get("sums"), sums=party.taken)
+            found.problem(party.path, len(party.entries), closed)
     if still := [str(party.path) for party in parties if party.is_open]:
-        found.notes.append(
-            f"open, without a closing entry: {', '.join(still)} (the study goes on or was stopped, an older "
-            "version wrote it, or its end was cut off)"
+        text = (
+            "open, without a closing entry: {files} (the study goes on or was stopped, an older version "
+            "wrote it, or its end was cut off)"
         )
+        found.notes.append(said(text, files=", ".join(still)))
     told = [entry.body.get("delivered") for entry in main.entries if entry.kind == CLOSED]
     delivered = {str(site) for sites in told if isinstance(sites, list) for site in sites}
     for site in sites:
@@ -37,7 +40,5 @@ def check_ends(main: Party, sites: Sequence[Party], found: Findings) -> None:
             found.problem(site.path, None, why)
         signed = any("signature" in body for body in models)
         if main.entries and signed and not any(entry.kind == MODEL for entry in main.entries):
-            why = (
-                f"its end was cut off: it names no model, and {site.owner} has one that the aggregator signed"
-            )
-            found.problem(main.path, None, why)
+            text = "its end was cut off: it names no model, and {site} has one that the aggregator signed"
+            found.problem(main.path, None, said(text, site=site.owner))

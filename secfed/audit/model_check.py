@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from secfed.audit.languages import said
 from secfed.audit.party import Findings, Party
 from secfed.crypto.identity import Roster
 from secfed.errors import BadSignature, TranscriptError
@@ -54,7 +55,8 @@ def check_models(main: Party, sites: Sequence[Party], roster: Roster, found: Fin
         line, record = central
         sums, before = len(main.summed), sum(entry.kind == SUMMED for entry in main.entries[:line])
         if not record.sums == sums == before:
-            why = f"names a model after {record.sums} sums, and the transcript has {sums}"
+            text = "names a model after {of} sums, and the transcript has {sums}"
+            why = said(text, of=record.sums, sums=sums)
             found.problem(main.path, line, why)
     _compare(central, sites, by_site, found)
     records = {owner: record for owner, (_, record) in by_site.items()}
@@ -63,10 +65,11 @@ def check_models(main: Party, sites: Sequence[Party], roster: Roster, found: Fin
         for site in sites:
             sums = records.get(site.owner, newest).sums
             if sums < newest.sums:
-                found.notes.append(
-                    f"{site.path}: names the model after {sums} sums of {newest.sums}; the later ones never "
+                text = (
+                    "{file}: names the model after {sums} sums of {of}; the later ones never "
                     "reached this site"
                 )
+                found.notes.append(said(text, file=site.path, sums=sums, of=newest.sums))
     released = newest if central is None else central[1]
     models: list[FoundModel] = []
     for party, record in [(main, released), *((site, records.get(site.owner)) for site in sites)]:
@@ -77,10 +80,11 @@ def check_models(main: Party, sites: Sequence[Party], roster: Roster, found: Fin
         if record is not None and (path.is_file() or is_own):
             models.append(_compare_file(party.owner, is_own, record, path, found))
         elif path.is_file():
-            found.notes.append(
-                f"{path}: no transcript here names a model, so nothing shows which study it is of (a run "
+            text = (
+                "{file}: no transcript here names a model, so nothing shows which study it is of (a run "
                 "that was stopped before its end, or one of an older version)"
             )
+            found.notes.append(said(text, file=path))
     if released is not None and released.metrics and main.entries:
         _check_run_json(main.path.parent / RUN_FILE, released, central is None, found)
     return models
@@ -122,7 +126,8 @@ def _compare(
         else:
             known = first.setdefault(record.sums, (owner, line, record))
         if (record.sha256, record.sums) != (known[2].sha256, known[2].sums):
-            why = f"names another model than line {known[1]} of {known[0]}'s transcript"
+            text = "names another model than line {line} of {owner}'s transcript"
+            why = said(text, line=known[1], owner=known[0])
             found.problem(paths[owner], line, why)
 
 

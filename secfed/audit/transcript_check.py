@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from secfed.audit.end_check import check_ends
+from secfed.audit.languages import Said, said
 from secfed.audit.model_check import FoundModel, check_models
 from secfed.audit.party import Findings, Party
 from secfed.crypto.identity import Roster
@@ -60,8 +61,11 @@ class _Sum:
     def place(self) -> tuple[int, str]:
         return self.record.round, self.record.exchange
 
-    def __str__(self) -> str:
-        return f"round {self.record.round}, exchange {self.record.exchange!r}"
+    @property
+    def said(self) -> Said:
+        """Its round and exchange."""
+        text = "round {round}, exchange {exchange!r}"
+        return said(text, round=self.record.round, exchange=self.record.exchange)
 
 
 def compare_run(central: Party, sites: Sequence[Party], roster: Roster, found: Findings) -> list[FoundModel]:
@@ -140,7 +144,9 @@ def _sums(party: Party, roster: Roster, found: Findings) -> list[_Sum]:
     for one in sums:
         line = first.setdefault(one.place, one.line)
         if line != one.line:
-            found.problem(party.path, one.line, f"{one} was already summed in line {line}")
+            found.problem(
+                party.path, one.line, said("{sum} was already summed in line {line}", sum=one.said, line=line)
+            )
     return sums
 
 
@@ -151,8 +157,9 @@ def _compare_sites(
     for one in own:
         other, known = first.setdefault(one.place, (site, one))
         if site.study == other.study and one.record.result_signature != known.record.result_signature:
-            why = f"the aggregator signed two results of this exchange; see {other.owner}'s line {known.line}"
-            found.problem(site.path, one.line, f"{one}: {why}")
+            text = "{sum}: the aggregator signed two results of this exchange; see {other}'s line {line}"
+            why = said(text, sum=one.said, other=other.owner, line=known.line)
+            found.problem(site.path, one.line, why)
 
 
 def _compare_sums(main: Party, summed: list[_Sum], site: Party, own: list[_Sum], found: Findings) -> None:
@@ -163,19 +170,24 @@ def _compare_sums(main: Party, summed: list[_Sum], site: Party, own: list[_Sum],
     by_place = {one.place: one.line for one in summed if one.is_own}
     for one in own:
         if one.is_own and site.owner not in one.record.survivors:
-            found.problem(site.path, one.line, f"{one}: this site is not among the survivors")
+            why = said("{sum}: this site is not among the survivors", sum=one.said)
+            found.problem(site.path, one.line, why)
         known = by_spec.get(one.record.spec_digest)
         if known is None:
-            why = "the aggregator's transcript has no such sum"
+            text = "{sum}: the aggregator's transcript has no such sum"
             if one.place in by_place:
-                why = f"another specification than the aggregator's line {by_place[one.place]}"
-            found.problem(site.path, one.line, f"{one}: {why}")
+                text = "{sum}: another specification than the aggregator's line {line}"
+            why = said(text, sum=one.said, line=by_place.get(one.place))
+            found.problem(site.path, one.line, why)
             continue
         for name in ("round", "exchange", "attempt", "survivors", "totals_digest"):
             if getattr(one.record, name) != getattr(known.record, name):
-                what = f"{name.replace('_', ' ')} differs from the aggregator's line {known.line}"
-                found.problem(site.path, one.line, f"{one}: {what}")
+                found.problem(site.path, one.line, _differs(one, name, known))
         indices = {one.record.exchange_index, known.record.exchange_index} - {None}  # older versions had none
         if len(indices) > 1:
-            what = f"exchange index differs from the aggregator's line {known.line}"
-            found.problem(site.path, one.line, f"{one}: {what}")
+            found.problem(site.path, one.line, _differs(one, "exchange_index", known))
+
+
+def _differs(one: _Sum, name: str, known: _Sum) -> Said:
+    text = "{sum}: {field} differs from the aggregator's line {line}"
+    return said(text, sum=one.said, field=name.replace("_", " "), line=known.line)

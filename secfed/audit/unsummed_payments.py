@@ -7,12 +7,15 @@ sound, and worth showing: a budget can be used up by rounds of which nobody lear
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+from secfed.audit.languages import said
 from secfed.dp.ledger.ledger import SPENT
 from secfed.records.hash_chain import Entry
 from secfed.records.transcript import SUMMED
 
 Place = tuple[int, str]  # round, exchange
+_MOST: Final = 10  # rounds that are named
 
 
 def paid_without_sum(
@@ -34,10 +37,15 @@ def shown(places: Iterable[Place]) -> str:
     """Rounds for people: ``2 exchanges (rounds 1, 4)``."""
     listed = list(places)
     rounds = list(dict.fromkeys(number for number, _ in listed))
-    more = f" and {len(rounds) - 10} more" if len(rounds) > 10 else ""
-    exchanges = "exchange" if len(listed) == 1 else "exchanges"
-    numbered = "round" if len(rounds) == 1 else "rounds"
-    return f"{len(listed)} {exchanges} ({numbered} {', '.join(map(str, rounds[:10]))}{more})"
+    text = "{count} exchange (round {rounds})"
+    if len(listed) > 1:
+        text = (
+            "{count} exchanges (rounds {rounds})" if len(rounds) > 1 else "{count} exchanges (round {rounds})"
+        )
+    if len(rounds) > _MOST:
+        text = "{count} exchanges (rounds {rounds} and {more} more)"
+    first = ", ".join(map(str, rounds[:_MOST]))
+    return said(text, count=len(listed), rounds=first, more=len(rounds) - _MOST)
 
 
 def _place(entry: Entry) -> Place:

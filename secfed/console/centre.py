@@ -6,11 +6,13 @@ Read are the consortium's folder and the folders of its runs (``secfed aggregate
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from secfed.audit.languages import number, say
 from secfed.audit.privacy.phrases import printable, settings_digest
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.enrolment.messages import utc_now
@@ -19,7 +21,40 @@ from secfed.records.roster_file import AGGREGATOR
 from secfed.records.transcript import ABORTED, CLOSED, REFUSED, SETTINGS, SUMMED
 from secfed.runs.run_folder import RUN_FILE, TRANSCRIPT_FILE
 
+_ERROR: Final = "_error_95"  # ends the name of a metric's error: algorithms/metrics/noise_error.py
 _DEPTH: Final = ("", "*/", "*/*/")  # below a folder that was named
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number about the model, with 95 % certainty within ``error`` of the true one (docs/adr/036)."""
+
+    name: str
+    value: float | None  # None where the noise drowns it
+    error: float | None  # None without noise
+
+    @property
+    def text(self) -> str:
+        """To three places, in the language of the page."""
+        if self.value is None or not math.isfinite(self.value):
+            return "–"
+        shown = number(self.value, ".3f")
+        return shown if self.error is None else f"{shown} ± {number(self.error, '.3f')}"
+
+
+def metrics_of(written: Mapping[str, Any]) -> list[Metric]:
+    """The metrics of a report, each with its error beside it."""
+    numbers = {name: _number(value) for name, value in written.items()}
+    errors = {name for name in numbers if name.endswith(_ERROR) and name.removesuffix(_ERROR) in numbers}
+    return [
+        Metric(name.replace("_", " "), value, numbers.get(name + _ERROR))
+        for name, value in numbers.items()
+        if name not in errors
+    ]
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @dataclass
@@ -31,7 +66,7 @@ class Round:
     asked: list[str] = field(default_factory=list)
     sums: int = 0
     given_up: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: list[Metric] = field(default_factory=list)
 
     @property
     def missing(self) -> list[str]:
@@ -50,7 +85,7 @@ class Run:
     rounds: dict[int, Round] = field(default_factory=dict)
     refusals: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
-    final: dict[str, float] = field(default_factory=dict)
+    final: list[Metric] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
@@ -63,12 +98,17 @@ class Run:
         return printable(self.study)
 
     @property
+    def is_over(self) -> bool:
+        """Whether it came to its end."""
+        return bool(self.final or self.closed)
+
+    @property
     def state(self) -> str:
         """Where it is."""
-        if self.final or self.closed:
-            return "finished"
+        if self.is_over:
+            return say("finished")
         done, of = max(self.rounds, default=0), self.settings.get("rounds")
-        return f"round {done} of {of} done" if done else "waits for hospitals"
+        return say("round {round} of {rounds} done" if done else "waits for hospitals", round=done, rounds=of)
 
     @property
     def sites(self) -> list[str]:
@@ -96,7 +136,7 @@ class Centre:
     @property
     def name(self) -> str:
         """The consortium's."""
-        return "Runs" if self.consortium is None else self.consortium.facts.name
+        return say("Runs") if self.consortium is None else self.consortium.facts.name
 
     def runs(self) -> list[Run]:
         """Every run, the newest first."""
@@ -129,10 +169,10 @@ def _part(site: str, runs: Sequence[Run]) -> str:
     for run in runs:
         for one in sorted(run.rounds.values(), key=lambda one: -one.number):
             if site in one.survivors:
-                return f"in the sum of round {one.number}, {run.title}"
+                return say("in the sum of round {round}, {run}", round=one.number, run=run.title)
             if site in one.asked:
-                return f"not in the sum of round {one.number}, {run.title}"
-    return "in no sum yet"
+                return say("not in the sum of round {round}, {run}", round=one.number, run=run.title)
+    return say("in no sum yet")
 
 
 def _read(folder: Path) -> Run:
@@ -166,9 +206,9 @@ def _add_metrics(run: Run) -> None:
     """Metrics of the model, which are computed from sums."""
     try:
         content = json.loads((run.folder / RUN_FILE).read_bytes())
-        run.final = dict(content.get("final") or {})
+        run.final = metrics_of(content.get("final") or {})
         for told in content.get("rounds", ()):
             if told["round"] in run.rounds:
-                run.rounds[told["round"]].metrics = dict(told.get("metrics") or {})
+                run.rounds[told["round"]].metrics = metrics_of(told.get("metrics") or {})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return

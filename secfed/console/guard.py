@@ -1,7 +1,9 @@
 """Who may see a page of the console, and which form may change something.
 
 1. The Host header names this machine's loopback: another name that leads here (DNS rebinding) is refused.
-2. A token from the terminal is exchanged, once, for a cookie; without it there is no page.
+2. A token from the terminal is exchanged, once, for a cookie; without it there is no page. Every page is
+   below a path that is not printed and cannot be guessed, and the cookie is sent there alone: browsers do not
+   keep ports apart, and a server of another account on this machine, at another port, would be sent it too.
 3. A form changes something only with the cookie, a token that the page itself holds (CSRF), and an Origin
    header that names this console.
 4. No page loads anything from elsewhere, runs a script, or is shown inside another page.
@@ -16,12 +18,11 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ENTER: Final = "/enter"
@@ -44,6 +45,14 @@ _NO_ENTRY: Final = (
     "works once. For a new one, end the console and start it again."
 )
 
+# Not a redirect: where the address was clicked on a page of another site, a redirect counts as coming from
+# there, and is asked for without the cookie.
+_ENTERED: Final = (
+    '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>secfed console</title>'
+    '<meta http-equiv="refresh" content="0; url={base}/"></head>'
+    '<body><p><a href="{base}/">Open the console</a></p></body></html>'
+)
+
 
 class Guard:
     """ASGI middleware in front of every page.
@@ -51,13 +60,17 @@ class Guard:
     Args:
         app: the pages; a form is in ``scope["state"]["form"]``, the token for forms in ``["csrf"]``.
         port: that the console listens on.
+
+    Attributes:
+        base: the path that all pages are below; pages find it in ``scope["root_path"]``.
     """
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app = app
         self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
-        self._cookie = f"secfed_console_{port}"  # browsers do not keep cookies of two ports apart
+        self._cookie = f"secfed_console_{port}"  # two consoles in one browser
         self._session = secrets.token_urlsafe(32)
+        self.base = f"/{secrets.token_hex(16)}"
         self.token: str | None = secrets.token_urlsafe(32)  # None once it was used
         self.csrf = hmac.new(self._session.encode(), b"forms of the console", hashlib.sha256).hexdigest()
 
@@ -92,6 +105,9 @@ class Guard:
             return _text("The console does not know this method.", 405)
         if scope["path"] == ENTER:
             return self._enter(scope)
+        if not self._is_below_base(scope["path"]):
+            return _text(_NO_ENTRY, 403)
+        scope["root_path"] = self.base
         if not self._has_cookie(headers):
             return _text(_NO_ENTRY, 403)
         scope.setdefault("state", {})["csrf"] = self.csrf
@@ -110,23 +126,27 @@ class Guard:
         return None
 
     def _enter(self, scope: Scope) -> Response:
-        given = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=5).get("token", [""])[0]
+        given = scope["query_string"].decode("latin-1").removeprefix("token=")
         if scope["method"] != "GET" or self.token is None:
             return _text(_NO_ENTRY, 403)
         if not secrets.compare_digest(given.encode(), self.token.encode()):
             return _text(_NO_ENTRY, 403)
         self.token = None
-        response = RedirectResponse("/", status_code=303)
-        response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
+        response = HTMLResponse(_ENTERED.format(base=self.base))
+        response.set_cookie(
+            self._cookie, self._session, httponly=True, samesite="strict", path=f"{self.base}/"
+        )
         return response
 
+    def _is_below_base(self, path: str) -> bool:
+        below = f"{self.base}/".encode()
+        return secrets.compare_digest(path.encode()[: len(below)], below)
+
     def _has_cookie(self, headers: Headers) -> bool:
-        try:
-            cookies = SimpleCookie("; ".join(headers.getlist("cookie")))
-        except CookieError:
-            return False
-        given = cookies[self._cookie].value if self._cookie in cookies else ""
-        return secrets.compare_digest(given.encode(), self._session.encode())
+        # Any port of this machine can add cookies, of this name too and of no form: they must not hide ours.
+        ours = f"{self._cookie}={self._session}".encode()
+        sent = ";".join(headers.getlist("cookie")).split(";")
+        return any(secrets.compare_digest(one.strip().encode(), ours) for one in sent)
 
 
 async def _form(receive: Receive) -> dict[str, str] | None:

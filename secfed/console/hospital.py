@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from secfed.audit.languages import say
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Report
 from secfed.audit.privacy.first_page import meaning
@@ -29,6 +31,7 @@ from secfed.errors import ConfigError, SecfedError
 from secfed.records.roster_file import PINNED_FILE
 from secfed.storage import private_files
 
+_STATES: Final = {"approved": "approved", "permitted": "permitted by the policy", "withdrawn": "refused"}
 _SETTINGS_FILE: Final = "settings.json"  # near_twins.py
 _RECENT: Final = 10  # payments that a forecast goes by
 
@@ -53,20 +56,44 @@ class StudyView:
     """One study, as an approver sees it."""
 
     decision: Decision
-    offer: KeptOffer | None  # its settings; None if they are not kept here
-    dataset: str  # as the policy names it; empty if that is not known
-    leaves: list[dict[str, Any]] | None  # by exchange, while it waits
-    twins: tuple[NearTwin, ...]
+    _state_folder: Path
+
+    # None of these is read for a list: who asks chooses how many studies wait, and how long they are.
+    @cached_property
+    def offer(self) -> KeptOffer | None:
+        """Its settings; None if they are not kept here."""
+        try:
+            return kept_offers.kept(self._state_folder, self.decision.digest)
+        except ConfigError:
+            return None
+
+    @cached_property
+    def dataset(self) -> str:
+        """As the policy names it; empty if that is not known."""
+        return self._asked.get("data_set", "") or _begun_on(self._state_folder, self.decision.digest)
+
+    @property
+    def leaves(self) -> list[dict[str, Any]] | None:
+        """What would leave, by exchange, while it waits."""
+        return self._asked.get("exchanges")
+
+    @cached_property
+    def twins(self) -> tuple[NearTwin, ...]:
+        """Studies that it resembles."""
+        return near_twins.noted(self._state_folder, self.decision.digest)
+
+    @cached_property
+    def _asked(self) -> dict[str, Any]:
+        return waiting.noted(self._state_folder, self.decision.digest) or {}
 
     @property
     def state(self) -> str:
         """What was decided, in a word or two."""
         if self.decision.state is ApprovalState.HELD:
             first = self.decision.by
-            return f"approved by {first}; waits for a second person" if first else "waits for you"
-        return {"permitted": "permitted by the policy", "withdrawn": "refused"}.get(
-            str(self.decision.state), str(self.decision.state)
-        )
+            waits = "approved by {first}; waits for a second person" if first else "waits for you"
+            return say(waits, first=first)
+        return say(_STATES.get(str(self.decision.state), str(self.decision.state)))
 
     @property
     def waits(self) -> bool:
@@ -138,7 +165,7 @@ class Hospital:
 
     def studies(self) -> list[StudyView]:
         """Every study that asked, those that wait for a person first, then the newest."""
-        views = [self._view(item) for item in Approvals(self.site.approvals_path).all()]
+        views = [StudyView(item, self.site.state) for item in Approvals(self.site.approvals_path).all()]
         return sorted(views, key=lambda view: (not view.waits, -view.decision.since.timestamp()))
 
     def refused_names(self) -> tuple[Decision, ...]:
@@ -148,25 +175,6 @@ class Hospital:
     def study(self, digest: str) -> StudyView | None:
         """One study by its digest."""
         return next((view for view in self.studies() if view.decision.digest == digest), None)
-
-    def _view(self, item: Decision) -> StudyView:
-        state, digest = self.site.state, item.digest
-        asked = waiting.noted(state, digest) or {}
-        try:
-            offer = kept_offers.kept(state, digest)
-        except ConfigError:
-            offer = None
-        dataset = asked.get("data_set", "") or self._begun_on(digest)
-        return StudyView(item, offer, dataset, asked.get("exchanges"), near_twins.noted(state, digest))
-
-    def _begun_on(self, digest: str) -> str:
-        """The data set of a study that was begun; empty for any other."""
-        for path in self.site.state.glob(f"studies/*-{digest[:16]}/{_SETTINGS_FILE}"):
-            try:
-                return str(private_files.read_json(path, "settings of a study").get("data_set", ""))
-            except ConfigError:
-                continue
-        return ""
 
     def budgets(self) -> list[Budget]:
         """Where every budget stands, computed again from the ledgers."""
@@ -212,6 +220,16 @@ class Hospital:
         return self.records.report()
 
 
+def _begun_on(state: Path, digest: str) -> str:
+    """The data set of a study that was begun; empty for any other."""
+    for path in state.glob(f"studies/*-{digest[:16]}/{_SETTINGS_FILE}"):
+        try:
+            return str(private_files.read_json(path, "settings of a study").get("data_set", ""))
+        except ConfigError:
+            continue
+    return ""
+
+
 def _forecast(ledger: LedgerFacts, place: int) -> str:
     """How long what is left lasts if the next payments are like the last ones.
 
@@ -226,5 +244,6 @@ def _forecast(ledger: LedgerFacts, place: int) -> str:
         return ""
     count = int(left / each)
     if count == 0:
-        return "Another payment like the last ones does not fit."
-    return f"Enough for about {phrases.plural(count, 'more payment')} like the last ones."
+        return say("Another payment like the last ones does not fit.")
+    more = phrases.plural(count, "more payment")
+    return say("Enough for about {payments} like the last ones.", payments=more)

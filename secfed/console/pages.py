@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,16 +12,19 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from secfed.audit.languages import LANGUAGES, again, number, say, spoken
 from secfed.audit.privacy import phrases, to_json
-from secfed.audit.privacy.record_sections import in_words, place
+from secfed.audit.privacy.record_sections import in_line, in_words, place
 from secfed.audit.render.chromium import browser, print_to_pdf
 from secfed.config.protections import CLOSED
 from secfed.console.centre import Centre
 from secfed.console.hospital import Hospital
+from secfed.console.language import Speaking
 from secfed.console.records import Departure, Records
 from secfed.deploy.admission import near_twins, persons
 from secfed.errors import SecfedError
@@ -35,6 +39,7 @@ _DONE: Final = {
     "refused-later": "Refused. The agent writes it into the decision log.",
 }
 _LIVE_S: Final = 10
+_ADDRESS: Final = re.compile(r'\b(?:href|action|src)="(?=/)')  # of the console's own pages
 _READERS: Final = {
     "masked": "The aggregator reads sums over the hospitals, and nothing of a single one.",
     CLOSED: "The hospitals read sums. The aggregator reads nothing of a hospital, and no sum.",
@@ -56,18 +61,19 @@ class Console:
     @property
     def name(self) -> str:
         """Whose console it is."""
-        return self.hospital.name if self.hospital else self.centre.name if self.centre else "Records"
+        return self.hospital.name if self.hospital else self.centre.name if self.centre else say("Records")
 
     @property
     def links(self) -> list[tuple[str, str]]:
         """Addresses and titles of the pages."""
         found = []
         if self.hospital:
-            found += [("/", "Now"), ("/studies", "Studies"), ("/budgets", "Budgets")]
-            found += [("/left", "What left"), ("/decisions", "Decisions"), ("/setup", "Certificates, policy")]
+            found += [("/", say("Now")), ("/studies", say("Studies")), ("/budgets", say("Budgets"))]
+            found += [("/left", say("What left")), ("/decisions", say("Decisions"))]
+            found += [("/setup", say("Certificates, policy"))]
         elif self.centre:
-            found += [("/", "Studies"), ("/hospitals", "Hospitals")]
-        return [*found, ("/records", "Records")] if self.records else found
+            found += [("/", say("Studies")), ("/hospitals", say("Hospitals"))]
+        return [*found, ("/records", say("Records"))] if self.records else found
 
 
 def make_app(console: Console) -> Starlette:
@@ -96,7 +102,7 @@ def make_app(console: Console) -> Starlette:
     else:
         routes += [Route("/", pages.records)]
     handlers: Any = {HTTPException: pages.http_error, SecfedError: pages.failed}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=[Middleware(Speaking)])
 
 
 class _Pages:
@@ -110,14 +116,15 @@ class _Pages:
         live = request.query_params.get("live") == "1" and values.get("can_live", False)
         text = page.render(
             console=self._console,
-            path=request.url.path,
+            path=request.url.path.removeprefix(_base(request)),
             csrf=getattr(request.state, "csrf", ""),
             live_s=_LIVE_S if live else None,
-            done=_DONE.get(request.query_params.get("done", "")),
+            done=say(_DONE.get(request.query_params.get("done", ""), "")),
             can_live=values.pop("can_live", False),
             **values,
         )
-        return HTMLResponse(text, status)
+        # Here, once: a template that forgot it would lead nowhere. A quotation mark is never a study's own.
+        return HTMLResponse(_ADDRESS.sub(rf"\g<0>{_base(request)}", text), status)
 
     # --- hospital ----------------------------------------------------------------------------------------
 
@@ -141,7 +148,7 @@ class _Pages:
             waiting=[view for view in hospital.studies() if view.waits],
             budgets=hospital.budgets(),
             checks=[item for item in hospital.checks() if item.level != "ok"],
-            days=[("today", today.isoformat(), left), ("yesterday", yesterday, left)],
+            days=[(say("Today"), today.isoformat(), left), (say("Yesterday"), yesterday, left)],
             counted=_counted,
             report=hospital.records.report(),
         )
@@ -163,7 +170,7 @@ class _Pages:
             budgets=[one for one in self._hospital.budgets() if one.dataset == view.dataset],
             warning=near_twins.WARNING,
             lost=lost_memory.warning(self._hospital.site.state),
-            readers=_READERS,
+            reader=say(_READERS.get(view.protection, "not known")),
             shown=near_twins.fingerprint(view.twins),
         )
 
@@ -188,7 +195,7 @@ class _Pages:
         else:
             raise HTTPException(400)
         self._hospital.records.changed()
-        return RedirectResponse(f"/studies/{digest}?done={done}", status_code=303)
+        return RedirectResponse(f"{_base(request)}/studies/{digest}?done={done}", status_code=303)
 
     def budgets(self, request: Request) -> Response:
         """What is left."""
@@ -198,7 +205,8 @@ class _Pages:
     def left(self, request: Request) -> Response:
         """What left, by day."""
         today = datetime.now(UTC).date()
-        names = {today.isoformat(): "Today", (today - timedelta(days=1)).isoformat(): "Yesterday"}
+        yesterday = today - timedelta(days=1)
+        names = {today.isoformat(): say("Today"), yesterday.isoformat(): say("Yesterday")}
         days = {day: list[Departure]() for day in names} | dict(self._hospital.left())
         newest = sorted(days.items(), key=lambda pair: pair[0], reverse=True)  # without a date: last
         return self._show(request, "left", days=newest, names=names)
@@ -250,10 +258,10 @@ class _Pages:
         report = self._records.report()
         return self._show(request, "records", report=report, why=self._records.why, can_print=bool(browser()))
 
-    def verify(self, _request: Request) -> Response:
+    def verify(self, request: Request) -> Response:
         """Check everything again, now."""
         self._records.report(anew=True)
-        return RedirectResponse("/records", status_code=303)
+        return RedirectResponse(f"{_base(request)}/records", status_code=303)
 
     def export(self, kind: str) -> Callable[[Request], Response]:
         """The report as a file of one kind."""
@@ -279,7 +287,7 @@ class _Pages:
 
     def http_error(self, request: Request, error: HTTPException) -> Response:
         """A page that does not exist, or a form without a decision."""
-        text = "There is no such page." if error.status_code == 404 else "This cannot be done here."
+        text = say("There is no such page." if error.status_code == 404 else "This cannot be done here.")
         return self._show(request, "problem", status=error.status_code, text=text, remedy="")
 
     def failed(self, request: Request, error: SecfedError) -> Response:
@@ -289,6 +297,11 @@ class _Pages:
 
 def _counted(left: list[tuple[str, list[Any]]], day: str) -> int:
     return sum(len(many) for one, many in left if one == day)
+
+
+def _base(request: Request) -> str:
+    """The path that the guard has put before every page; empty without a guard."""
+    return str(request.scope.get("root_path", ""))
 
 
 def _style(_request: Request) -> Response:
@@ -307,4 +320,6 @@ _ENVIRONMENT: Final = Environment(
 _ENVIRONMENT.filters.update(
     up=phrases.number_up, down=phrases.number_down, moment=phrases.moment, delta=phrases.delta
 )
-_ENVIRONMENT.globals.update(phrases=phrases)
+_ENVIRONMENT.globals.update(
+    phrases=phrases, say=say, again=again, number=number, spoken=spoken, in_line=in_line, languages=LANGUAGES
+)

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from secfed.audit.privacy import make_report, phrases
 from secfed.audit.privacy.evidence import Report
+from secfed.audit.privacy.files import files_below
 from secfed.audit.render.html import to_html
 from secfed.dp.ledger.ledger import LEDGER, SPENT, UNPROTECTED
 from secfed.errors import SecfedError
@@ -29,6 +31,7 @@ class Records:
 
     folders: Sequence[Path]
     pinned: Sequence[Path] = ()
+    owner: str | None = None  # of what is shown, where records of others must not be
     why: str = ""
     _report: Report | None = None
     _seen: object = None
@@ -52,7 +55,8 @@ class Records:
             if anew or seen != self._seen:
                 self.why = ""
                 try:
-                    self._report = make_report(self.folders, [path for path in self.pinned if path.is_file()])
+                    pinned = [path for path in self.pinned if path.is_file()]
+                    self._report = make_report(self.folders, pinned, owner=self.owner)
                 except SecfedError as error:
                     self._report, self.why = None, error.message
                 self._seen = seen
@@ -67,10 +71,11 @@ class Records:
     def _files(self) -> object:
         found = []
         for folder in self.folders:
-            for path in sorted(folder.rglob("*")):
-                if path.suffix in _SUFFIXES and path.is_file():
-                    state = path.stat()
-                    found.append((str(path), state.st_size, state.st_mtime_ns))
+            for path in files_below(folder):
+                with suppress(FileNotFoundError):  # an agent at work makes files and removes them
+                    if path.suffix in _SUFFIXES:
+                        state = path.stat()
+                        found.append((str(path), state.st_size, state.st_mtime_ns))
         return found
 
 

@@ -17,6 +17,7 @@ from secfed.console.pages import Console, make_app
 from secfed.console.records import Records
 from secfed.deploy.admission.persons import account
 from secfed.errors import ConfigError
+from secfed.records.roster_file import AGGREGATOR
 
 _LOOPBACK: Final = "127.0.0.1"
 _SITE_FILE: Final = "request.json"
@@ -46,7 +47,9 @@ def opened(folders: Sequence[Path]) -> Console:
     if not centres and not centre.runs():
         message = f"{folders[0]}: neither a site's folder nor a consortium's, and no run is in it"
         raise ConfigError(message, remedy="name one, or the folder that --out named")
-    return Console(None, centre, Records(runs) if runs else None, account())
+    pinned = [centre.consortium.roster_path] if centre.consortium else []
+    records = Records(runs, pinned, owner=AGGREGATOR)  # hospitals' own records are not for here
+    return Console(None, centre, records if runs else None, account())
 
 
 def serve(console: Console, port: int, ready: Callable[[str], None]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from secfed import __version__
+from secfed.audit.languages import said
 from secfed.audit.privacy.check import Progress, check
 from secfed.audit.privacy.evidence import (
     FileFacts,
@@ -42,21 +43,22 @@ def make_report(
     *,
     tick: Progress | None = None,
     seen: Sequence[str] = (),
+    owner: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Report:
     """Find, verify and recompute everything under some folders, and gather what a report says.
 
     ``pinned`` are roster files to believe, with the earlier ones beside them; without any, those in the
     folders are. ``tick`` is called with (done, of) while epsilons are computed; ``seen`` are heads
-    (hexadecimal) that an earlier report showed, each of which must still be there; ``clock`` dates the report
-    and ends budget periods.
+    (hexadecimal) that an earlier report showed, each of which must still be there; ``owner`` is whose records
+    are looked at, where others must not be; ``clock`` dates the report and ends budget periods.
 
     Raises:
         ConfigError: a folder that does not exist, or ``seen`` holds something that is not a head.
         RosterError: a pinned roster that cannot be used.
         TranscriptError: nothing to report on, or a file that cannot be read.
     """
-    state, now_s = check(folders, pinned, tick, seen), int(clock())
+    state, now_s = check(folders, pinned, tick, seen, owner), int(clock())
     facts = [ledger_facts(state, ledger, now_s) for ledger in state.ledgers]
     ledgers = sorted(facts, key=lambda ledger: (ledger.site, ledger.dataset))
     studies = [study_facts(state, run) for run in state.runs]
@@ -93,9 +95,14 @@ def _unpaid(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts]) -> It
         for left in study.left:
             unpaid = left.sums - left.paid
             if study.privacy is not None and left.site in with_ledger and unpaid and left.privacy != "bare":
-                yield (
-                    f"{left.site}, study {study.name!r}: the ledger has no payment for {unpaid} of "
-                    f"{left.sums} sums of exchange {left.exchange!r}; nothing bounds what they reveal"
+                yield said(
+                    "{site}, study {study!r}: the ledger has no payment for {unpaid} of {sums} sums of "
+                    "exchange {exchange!r}; nothing bounds what they reveal",
+                    site=left.site,
+                    study=study.name,
+                    unpaid=unpaid,
+                    sums=left.sums,
+                    exchange=left.exchange,
                 )
 
 
@@ -106,9 +113,13 @@ def _paid_for_nothing(state: CheckedFolder) -> Iterable[str]:
             for ledger in (ledger for ledger in state.ledgers if ledger.owner == site):
                 places = paid_without_sum(ledger.entries, chain.entries, run.study)
                 if places and chain.entries:
-                    yield (
-                        f"{site}, study {run.study!r}, data set {ledger.dataset!r}: {shown(places)} paid "
-                        "for, and in no sum of this site's transcript; what was paid stays spent"
+                    yield said(
+                        "{site}, study {study!r}, data set {data_set!r}: {places} paid for, and in no sum "
+                        "of this site's transcript; what was paid stays spent",
+                        site=site,
+                        study=run.study,
+                        data_set=ledger.dataset,
+                        places=shown(places),
                     )
 
 
@@ -118,9 +129,12 @@ def _absent_studies(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts
     for ledger in ledgers:
         absent = [repr(spend.study) for spend in ledger.studies if (ledger.site, spend.study) not in present]
         if absent:
-            yield (
-                f"{ledger.site}, data set {ledger.dataset!r}: the ledger also paid for {', '.join(absent)}, "
-                "whose transcripts of this site are not here; this counts in its budgets"
+            yield said(
+                "{site}, data set {data_set!r}: the ledger also paid for {studies}, whose transcripts of "
+                "this site are not here; this counts in its budgets",
+                site=ledger.site,
+                data_set=ledger.dataset,
+                studies=", ".join(absent),
             )
 
 
@@ -129,9 +143,12 @@ def _dated_ahead(state: CheckedFolder, now_s: int) -> Iterable[str]:
         for entry in ledger.entries:
             dated_s = entry.body.get("time_s")
             if type(dated_s) is int and is_ahead(dated_s, now_s):
-                yield (
-                    f"{ledger.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after this "
-                    "audit: a clock was wrong, here or at the site; periods of budgets count from such dates"
+                yield said(
+                    "{file}, line {line} is dated {date}, after this audit: a clock was wrong, here or at "
+                    "the site; periods of budgets count from such dates",
+                    file=ledger.path,
+                    line=entry.seq + 1,
+                    date=shown_date(dated_s),
                 )
                 break
 

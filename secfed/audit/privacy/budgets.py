@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from secfed.audit.languages import again, number, say
 from secfed.audit.privacy import document as doc
 from secfed.audit.privacy import phrases, releases
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Payment, Report, StudySpend
 
 _TEXTS = phrases.TEXTS["budgets"]
 _MOST_MECHANISMS = 3
-_FOOTINGS = {"local-noise": "Epsilon from noise at the site", "sum-noise": "Epsilon from noise in the sum"}
 
 
 def alike(ledgers: Sequence[LedgerFacts]) -> list[list[int]]:
@@ -34,35 +34,43 @@ def spending(report: Report) -> doc.Section:
     for places in alike(report.ledgers):
         group = [report.ledgers[place] for place in places]
         ledger = group[0]
-        counts = " or ".join(f"{count:,}" for count in sorted({one.entries for one in group}))
+        counts = say(" or ").join(number(count, ",") for count in sorted({one.entries for one in group}))
         last = max((one.last_s for one in group if one.last_s is not None), default=None)
-        each = " in each ledger" if len(group) > 1 else " in the ledger"
-        entries = f"{counts} entries{each}, the last of {phrases.day(last)}"
-        sites = ", ".join(one.site for one in group)
-        note = f"All studies together. {entries}."
-        blocks.append(doc.Heading(f"{sites}, data set {ledger.dataset}", note))
+        entries = (
+            "All studies together. {counts} entries in each ledger, the last of {day}."
+            if len(group) > 1
+            else "All studies together. {counts} entries in the ledger, the last of {day}."
+        )
+        note = say(entries, counts=counts, day=phrases.day(last))
+        blocks.append(doc.Heading(_at(", ".join(one.site for one in group), ledger), note))
         blocks.append(doc.table(_BUDGET_COLUMNS, ledger.amounts))
         if ledger.limit_changes:
             times = phrases.plural(ledger.limit_changes, "time")
-            blocks.append(doc.Text(f"The limits were changed {times}; those in force now are shown."))
+            text = say("The limits were changed {times}; those in force now are shown.", times=times)
+            blocks.append(doc.Text(text))
         if ledger.payments:
             blocks.append(doc.Figure(places[0], _alt(group)))
-            merged = [_merged(group, number) for number in range(len(ledger.studies))]
+            merged = [_merged(group, place) for place in range(len(ledger.studies))]
             blocks.append(doc.table(_STUDY_COLUMNS, merged))
         outside = dict.fromkeys(line for one in group for line in releases.uncovered(report, one.site))
         if outside:
             lines = tuple(map(phrases.sentence, outside))
-            blocks.append(doc.Alert("warn", "Not covered by these numbers", lines))
+            blocks.append(doc.Alert("warn", say("Not covered by these numbers"), lines))
     if not report.ledgers:
-        blocks.append(doc.Text(phrases.sentence(f"No verified ledger in these files: {releases.NO_PRIVACY}")))
+        text = say("No verified ledger in these files: {what}", what=say(releases.NO_PRIVACY))
+        blocks.append(doc.Text(phrases.sentence(text)))
     elif any(len(ledger.studies) > 1 for ledger in report.ledgers):
         blocks.append(doc.Text(_TEXTS["alone"]))
-    return doc.Section("spending", "Privacy spent and left", tuple(blocks))
+    return doc.Section("spending", say("Privacy spent and left"), tuple(blocks))
 
 
-def _merged(group: Sequence[LedgerFacts], number: int) -> StudySpend:
+def _at(sites: str, ledger: LedgerFacts) -> str:
+    return say("{sites}, data set {data_set}", sites=sites, data_set=ledger.dataset)
+
+
+def _merged(group: Sequence[LedgerFacts], place: int) -> StudySpend:
     """One study at ledgers that are alike; sampling rates differ with the number of records."""
-    same = [ledger.studies[number] for ledger in group]
+    same = [ledger.studies[place] for ledger in group]
     return replace(
         same[0],
         first_s=min(one.first_s for one in same),
@@ -79,32 +87,46 @@ def accountant_of(amount: Amount) -> str:
 def _alt(group: Sequence[LedgerFacts]) -> str:
     ledger = group[0]
     now = "".join(
-        f"; {phrases.number_up(one.spent)} spent of {phrases.limit(one)}, {phrases.period(one)}"
+        "; "
+        + say(
+            "{spent} spent of {limit}, {period}",
+            spent=phrases.number_up(one.spent),
+            limit=phrases.limit(one),
+            period=phrases.period(one),
+        )
         for one in ledger.amounts
     )
-    times = phrases.plural(len(ledger.payments), "payment")
-    sites = " and ".join(one.site for one in group)
-    return f"Epsilon spent at {sites} from data set {ledger.dataset} over {times}{now}."
+    return say(
+        "Epsilon spent at {sites} from data set {data_set} over {payments}{now}.",
+        sites=say(" and ").join(one.site for one in group),
+        data_set=ledger.dataset,
+        payments=phrases.plural(len(ledger.payments), "payment"),
+        now=now,
+    )
 
 
 def _mechanisms(spend: StudySpend) -> str:
     more = len(spend.mechanisms) - _MOST_MECHANISMS
-    shown = "; ".join(spend.mechanisms[:_MOST_MECHANISMS])
-    return f"{shown}; and {more} more" if more > 0 else shown
+    shown = say("; ").join(map(again, spend.mechanisms[:_MOST_MECHANISMS]))
+    return say("{shown}; and {count} more", shown=shown, count=more) if more > 0 else shown
 
 
 def _alone(spend: StudySpend) -> str:
     shown = [
-        f"{phrases.number_up(cost.spent)} (delta {phrases.delta(cost.delta)}, {cost.adjacency}, "
+        f"{phrases.number_up(cost.spent)} ({say('delta')} {phrases.delta(cost.delta)}, {cost.adjacency}, "
         f"{cost.accountant})"
         for cost in spend.alone
         if cost.adjacency
     ]
-    return "; ".join(shown) or phrases.NOTHING
+    return say("; ").join(shown) or phrases.NOTHING
+
+
+def _protects(amount: Amount) -> str:
+    return f"{phrases.TEXTS['protects'][amount.protects]}, {phrases.period(amount)}"
 
 
 _BUDGET_COLUMNS: list[doc.Column[Amount]] = [
-    doc.Column("Budget protects", 6, lambda amount: f"one {amount.protects}, {phrases.period(amount)}"),
+    doc.Column("Budget protects", 6, _protects),
     doc.Column("Epsilon limit", 4, phrases.limit, "number"),
     doc.Column("Spent", 3, lambda amount: phrases.number_up(amount.spent), "number"),
     doc.Column("Left", 3, lambda amount: phrases.number_down(amount.left), "number"),
@@ -127,7 +149,7 @@ _PAYMENT_COLUMNS: list[doc.Column[Payment]] = [
     doc.Column("Study", 4, lambda payment: payment.study),
     doc.Column("Round", 3, lambda payment: str(payment.round), "number"),
     doc.Column("Exchange", 4, lambda payment: payment.exchange),
-    doc.Column("Mechanism", 7, lambda payment: payment.mechanism),
+    doc.Column("Mechanism", 7, lambda payment: str(again(payment.mechanism))),
 ]
 
 
@@ -137,11 +159,11 @@ def payments_appendix(report: Report) -> doc.Section:
     for ledger in report.ledgers:
         if ledger.payments:
             heads = ledger.amounts[:2]
-            stated = "; ".join(f"{phrases.period(one)}: {phrases.statement(one)}" for one in heads)
-            blocks.append(doc.Heading(f"{ledger.site}, data set {ledger.dataset}", phrases.sentence(stated)))
+            stated = say("; ").join(f"{phrases.period(one)}: {phrases.statement(one)}" for one in heads)
+            blocks.append(doc.Heading(_at(ledger.site, ledger), phrases.sentence(stated)))
             totals = [_total_column(place, amount) for place, amount in enumerate(heads)]
             blocks.append(doc.table([*_PAYMENT_COLUMNS, *totals], ledger.payments))
-    return doc.Section("payments", "Appendix: every payment", tuple(blocks), folded=True)
+    return doc.Section("payments", say("Appendix: every payment"), tuple(blocks), folded=True)
 
 
 def _total_column(place: int, budget: Amount) -> doc.Column[Payment]:
@@ -149,14 +171,16 @@ def _total_column(place: int, budget: Amount) -> doc.Column[Payment]:
         known = place < len(payment.after)
         return phrases.number_up(payment.after[place].spent) if known else phrases.NOTHING
 
-    return doc.Column(f"Epsilon {phrases.period(budget)}", 4, spent, "number")
+    return doc.Column(f"Epsilon {phrases.period(budget)}", 4, spent, "number")  # a word in all languages
 
 
 def trust(report: Report) -> doc.Section:
     """On what every kind of number relies."""
     used = {amount.relies_on for ledger in report.ledgers for amount in ledger.amounts}
-    rows = [(title, phrases.TEXTS["relies"][kind]) for kind, title in _FOOTINGS.items() if kind in used]
-    rows += [(f"Protection: {name}", text) for name, text in releases.protections_relied_on(report)]
-    rows += phrases.TEXTS["trust"].items()
-    block = doc.ReportTable(("Number", "Relies on"), tuple(rows), weights=(3, 9))
-    return doc.Section("trust", "On what each number relies", (block,))
+    footings, relies = phrases.TEXTS["footings"], phrases.TEXTS["relies"]
+    rows = [(footings[kind], relies[kind]) for kind in footings if kind in used]
+    protections = releases.protections_relied_on(report)
+    rows += [(say("Protection: {protection}", protection=name), text) for name, text in protections]
+    rows += [(say(title), text) for title, text in phrases.TEXTS["trust"].items()]
+    block = doc.ReportTable((say("Number"), say("Relies on")), tuple(rows), weights=(3, 9))
+    return doc.Section("trust", say("On what each number relies"), (block,))

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from secfed.audit.languages import said
 from secfed.audit.party import Party
 from secfed.audit.privacy.files import Source, find
 from secfed.audit.privacy.findings import AGGREGATOR, AuditedRun, CheckedFolder, VerifiedRecord
@@ -35,10 +36,14 @@ Progress = Callable[[int, int], None]
 
 
 def check(
-    folders: Sequence[Path], pinned: Sequence[Path], tick: Progress | None, earlier_heads: Sequence[str]
+    folders: Sequence[Path],
+    pinned: Sequence[Path],
+    tick: Progress | None,
+    earlier_heads: Sequence[str],
+    owner: str | None = None,
 ) -> CheckedFolder:
     """Find and verify everything under some folders; see :func:`secfed.audit.privacy.make_report`."""
-    found = find(folders)
+    found = find(folders, owner)
     state = CheckedFolder(found, list(dict.fromkeys(one for path in pinned for one in read_rosters(path))))
     _check_transcripts(state)
     state.ledgers = longest_copies(state, LEDGER)
@@ -64,11 +69,11 @@ def _check_earlier_heads(state: CheckedFolder, heads: Sequence[str]) -> None:
     known = {entry.hash.hex() for chain in state.chains for entry in chain.entries}
     for head in heads:
         if head.lower() not in known:
-            why = (
-                f"no record below it has the head {head.lower()}, which was shown earlier: a record was cut "
-                "off, replaced or written anew, does not verify, or is not here"
+            text = (
+                "no record below it has the head {head}, which was shown earlier: a record was cut off, "
+                "replaced or written anew, does not verify, or is not here"
             )
-            state.problem(state.found.folders[0], None, why)
+            state.problem(state.found.folders[0], None, said(text, head=head.lower()))
 
 
 def _recompute(state: CheckedFolder, tick: Progress | None) -> None:
@@ -176,24 +181,28 @@ def _check_run(state: CheckedFolder, run: AuditedRun) -> None:
     stated = [(chain.path, body) for chain in run.parties if (body := chain.settings) is not None]
     for path, body in stated[1:]:
         if body != stated[0][1]:
-            state.problem(path, 2, f"its settings differ from those in {stated[0][0]}")
+            state.problem(path, 2, said("its settings differ from those in {file}", file=stated[0][0]))
     absent = [site for site in run.roster.sites if site not in run.sites]
     if run.central is not None and absent:
-        of = f"study {run.study!r}: no transcript is here of {', '.join(absent)}"
-        state.notes.append(f"{of}, which the roster names; so theirs was not compared with the others")
+        text = (
+            "study {study!r}: no transcript is here of {sites}, which the roster names; so theirs was not "
+            "compared with the others"
+        )
+        state.notes.append(said(text, study=run.study, sites=", ".join(absent)))
     for site, chain in run.sites.items():
-        where = f"{site}, study {run.study!r}"
         if run.central is None:
-            state.notes.append(
-                f"{where}: the aggregator's transcript is not here, so the site's own was not compared "
-                "with it"
+            text = (
+                "{site}, study {study!r}: the aggregator's transcript is not here, so the site's own was not "
+                "compared with it"
             )
+            state.notes.append(said(text, site=site, study=run.study))
             continue
         own = _specs(chain)
         named = [(entry.body.get("survivors"), entry.body.get("spec_digest")) for entry in run.central.summed]
         lost = sum(isinstance(who, list) and site in who and digest not in own for who, digest in named)
         if lost and chain.entries:
-            state.notes.append(
-                f"{where}: {lost} sums that the site is in are not in its transcript; it never got the "
-                "result, or the end of its transcript is cut off"
+            text = (
+                "{site}, study {study!r}: {lost} sums that the site is in are not in its transcript; it "
+                "never got the result, or the end of its transcript is cut off"
             )
+            state.notes.append(said(text, site=site, study=run.study, lost=lost))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
+from secfed.audit.languages import say
+
 Tone = Literal["good", "warn", "bad", "info"]
 _NEARLY_SPENT: Final = 0.9  # of a limit
 
@@ -69,7 +71,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """One column of a table: its header, how wide it is beside the others, and the cell of a row."""
+    """One column of a table: its header in English, its width beside the others, and the cell of a row."""
 
     header: str
     weight: int
@@ -83,7 +85,7 @@ def table(
     """One line per row; ``tone`` marks rows that a reader must not overlook."""
     listed = list(rows)
     return ReportTable(
-        headers=tuple(column.header for column in columns),
+        headers=tuple(say(column.header) for column in columns),
         rows=tuple(tuple(column.cell(row) for column in columns) for row in listed),
         numbers=tuple(place for place, column in enumerate(columns) if column.kind == "number"),
         digests=tuple(place for place, column in enumerate(columns) if column.kind == "digest"),

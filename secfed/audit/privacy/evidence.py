@@ -160,6 +160,7 @@ class StudyFacts:
     start: str | None = None  # digest of the model that training began with; None if the seed decided
     source: str | None = None  # the study's data source; None if its settings are not beside its records
     columns: tuple[str, ...] = ()  # of the table that it reads, the label last; empty if it names none
+    withheld: str = ""  # what statistics tell nowhere; "" of another algorithm, or if settings are not here
 
 
 @dataclass(frozen=True)

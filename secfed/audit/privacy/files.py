@@ -82,8 +82,8 @@ class Found:
         return [source for source in self.sources if source.kind == kind]
 
 
-def find(folders: Sequence[Path]) -> Found:
-    """Search folders; a file that is reached twice is read once.
+def find(folders: Sequence[Path], owner: str | None = None) -> Found:
+    """Search folders; a file that is reached twice is read once. With an owner: chains of that party alone.
 
     ``ConfigError``: a folder that does not exist; ``TranscriptError``: an unreadable file, or no chain
     anywhere.
@@ -93,17 +93,28 @@ def find(folders: Sequence[Path]) -> Found:
         if not folder.is_dir():
             message = f"{folder}: no such folder."
             raise ConfigError(message, remedy="name folders with transcripts and ledgers")
-        for path in sorted(folder.rglob("*")):
+        for path in files_below(folder):
             kind = _chain_kind(path)
             is_wanted = (kind is not None or is_roster_file(path)) and path.is_file()
             if is_wanted and path.resolve() not in sources:
-                sources[path.resolve()] = Source(path, kind, _read(path))
+                source = Source(path, kind, _read(path))
+                if (
+                    owner is None
+                    or kind is None
+                    or (source.named_site or source.claims.get("owner")) == owner
+                ):
+                    sources[path.resolve()] = source
     if all(source.kind is None for source in sources.values()):
         raise TranscriptError(
             f"{', '.join(map(str, folders))}: neither a transcript nor a ledger nor a decision log here.",
             remedy="name the folder that secfed simulate --out wrote, or a site's folder",
         )
     return Found(tuple(folders), tuple(sources.values()))
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Every file below a folder, sorted; folders that go away meanwhile, as an agent's do, are left out."""
+    return sorted(Path(where, name) for where, _, names in os.walk(folder) for name in names)
 
 
 def _chain_kind(path: Path) -> ChainType | None:

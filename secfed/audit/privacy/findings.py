@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from secfed.audit.languages import said
 from secfed.audit.model_check import FoundModel
 from secfed.audit.party import Findings, Party, Problem
 from secfed.audit.privacy.files import Found, Source
@@ -70,6 +71,7 @@ class CheckedFolder(Findings):
     unchecked: list[Problem] = field(default_factory=list)  # those that only say that a roster is missing
 
     def __post_init__(self) -> None:
+        unused = "{file} is not among the rosters of --roster, and was not used"
         for source in self.found.of(None):
             try:
                 roster = read_roster(source.path)
@@ -77,14 +79,19 @@ class CheckedFolder(Findings):
                 self.problem(source.path, None, error.message.removeprefix(f"{source.path}: "))
                 continue
             if self.pinned and roster not in self.pinned:
-                self.notes.append(f"{source.path} is not among the rosters of --roster, and was not used")
+                self.notes.append(said(unused, file=source.path))
             folder = source.path.parent
             self.beside.append((folder.parent if folder.name == PINNED_FOLDER else folder, roster))
 
     def unknown_roster(self, path: Path, digest: str = "") -> None:
         """A file that cannot be checked, for want of the roster under which it was made."""
-        which = f"the roster {digest[:16]}, under which it was made," if digest else "a roster"
-        self.problem(path, None, f"it was not checked: {which} is missing; name it with --roster")
+        text = (
+            "it was not checked: the roster {digest}, under which it was made, is missing; name "
+            "it with --roster"
+            if digest
+            else "it was not checked: a roster is missing; name it with --roster"
+        )
+        self.problem(path, None, said(text, digest=digest[:16]))
         self.unchecked.append(self.problems[-1])
 
     def record(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from secfed.audit.languages import said
 from secfed.audit.privacy.evidence import Amount, Bare, LedgerFacts, Payment, StudySpend, as_int, ranges
 from secfed.audit.privacy.findings import CheckedFolder, VerifiedRecord
 from secfed.audit.privacy.recompute import alone
@@ -133,16 +134,23 @@ def describe(event: events.Event) -> str:
     times = f", {event.times}\N{MULTIPLICATION SIGN}" if event.times > 1 else ""
     match event:
         case events.PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise, steps=steps):
-            return f"DP-SGD: {steps} steps, Poisson rate {rate:.4g}, noise multiplier {noise:.4g}"
+            text = "DP-SGD: {steps} steps, Poisson rate {rate:.4g}, noise multiplier {noise:.4g}"
+            return said(text, steps=steps, rate=rate, noise=noise)
         case events.Gaussian(noise_multiplier=noise):
-            return f"Gaussian, noise multiplier {noise:.4g}{times}"
+            return said("Gaussian, noise multiplier {noise:.4g}{times}", noise=noise, times=times)
         case events.Skellam(l2=norm, variance=variance):
-            whose = " of one unit" if isinstance(event, events.UnitSkellam) else ""
-            noise = variance**0.5 / norm if norm else 0
-            return f"Skellam in the sum, noise {noise:.4g} of the norm{whose}{times}"
+            text = "Skellam in the sum, noise {noise:.4g} of the norm{times}"
+            if isinstance(event, events.UnitSkellam):
+                text = "Skellam in the sum, noise {noise:.4g} of the norm of one unit{times}"
+            return said(text, noise=variance**0.5 / norm if norm else 0, times=times)
         case events.DistributedDiscreteGaussian(shares=shares, sigma=sigma):
-            whose = " for one unit" if isinstance(event, events.UnitDiscreteGaussian) else ""
-            return f"discrete Gaussian in the sum{whose}, {shares} honest shares of scale {sigma:.4g}{times}"
+            text = "discrete Gaussian in the sum, {shares} honest shares of scale {sigma:.4g}{times}"
+            if isinstance(event, events.UnitDiscreteGaussian):
+                text = (
+                    "discrete Gaussian in the sum for one unit, {shares} honest shares of scale "
+                    "{sigma:.4g}{times}"
+                )
+            return said(text, shares=shares, sigma=sigma, times=times)
         case _:
             return f"{event.name}{times}"
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from secfed.audit.languages import said
 from secfed.dp.accounting.budget import Budget, Spent, Standing, disagrees, standing
 from secfed.dp.accounting.events import DistributedDiscreteGaussian, Event, Gaussian, PoissonSampledGaussian
 from secfed.dp.accounting.interface import ACCOUNTANTS, Accountant, Pld, Statement, accountant
@@ -138,13 +139,15 @@ def _differences(
         return []
     budget = Budget.from_value(recorded)
     right = standing(budget, spent, spent[-1].time_s, chosen, exactly=True).spent
-    wrong = []
+    wrong: list[str] = []
     if right is not None and statement.get("adjacency") != str(right.adjacency):
-        wrong.append(f"its epsilon is stated under {statement.get('adjacency')}, not {right.adjacency}")
+        text = "its epsilon is stated under {stated}, not {right}"
+        wrong.append(said(text, stated=statement.get("adjacency"), right=right.adjacency))
     if right is not None and statement.get("accountant") != right.accountant:
-        wrong.append(f"the accountant {statement.get('accountant')} cannot have made its epsilon")
+        text = "the accountant {accountant} cannot have made its epsilon"
+        wrong.append(said(text, accountant=statement.get("accountant")))
     if budget.epsilon is not None and float(statement["epsilon"]) > budget.epsilon:
-        wrong.append(f"it was paid although it exceeds {budget.describe()}")
+        wrong.append(said("it was paid although it exceeds {limit}", limit=budget.describe()))
     return wrong
 
 

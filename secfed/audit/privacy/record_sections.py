@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
+from secfed.audit.languages import Said, again, say
+from secfed.audit.party import Problem
 from secfed.audit.privacy import document as doc
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts, FileFacts, Report
@@ -33,7 +35,7 @@ def decided(report: Report) -> doc.Section:
         blocks.append(doc.Text(_TEXTS["proof"]))
     elif not blocks:
         blocks.append(doc.Text(_TEXTS["none"]))
-    title = "What these hospitals decided" if several else "What this hospital decided"
+    title = say("What these hospitals decided" if several else "What this hospital decided")
     return doc.Section("decided", title, tuple(blocks))
 
 
@@ -41,41 +43,43 @@ def _broken(report: Report) -> Iterator[doc.Block]:
     """Logs of which nothing is shown, because nothing in them can be relied on."""
     for item in report.verification.files:
         if item.kind == DECISIONS.name and not item.verified:
-            why = tuple(str(one) for one in report.verification.problems if one.file == item.file)
-            title = f"The decision log of {item.owner} DOES NOT VERIFY: do not rely on it"
+            why = tuple(in_line(one) for one in report.verification.problems if one.file == item.file)
+            title = say("The decision log of {site} DOES NOT VERIFY: do not rely on it", site=item.owner)
             yield doc.Alert("bad", title, why)
 
 
 def _log(log: DecisionLogFacts) -> Iterator[doc.Block]:
-    yield doc.Heading(log.site, f"{log.file}. Head {log.head}")
+    yield doc.Heading(log.site, say("{file}. Head {head}", file=log.file, head=log.head))
     shown = log.decisions[-_SHOWN:]
     if len(shown) < len(log.decisions):
         count = len(log.decisions)
-        yield doc.Text(f"The newest {_SHOWN} of {count} entries; the report's JSON has all of them.")
+        text = "The newest {shown} of {count} entries; the report's JSON has all of them."
+        yield doc.Text(say(text, shown=_SHOWN, count=count))
     if shown:
         yield doc.table(_COLUMNS, shown, lambda item: "warn" if item.kind in _WARNED else None)
     else:
-        yield doc.Text("Nothing was decided yet.")
+        yield doc.Text(say("Nothing was decided yet."))
 
 
 def in_words(item: DecisionFact) -> str:
     """One entry in words."""
     by_policy = any(key not in _BESIDE_POLICY for key in item.keys)
-    template = _TEXTS["words"].get(item.kind, "{kind} (this version does not know it)")
+    template = _TEXTS["words"].get(item.kind) or say("{kind} (this version does not know it)")
+    short = _short(item.policy)
     words: str = template.format(
         kind=item.kind,
         when=_when(item),
-        who=item.by or "a person",
-        policy=_short(item.policy),
+        who=item.by or say("a person"),
+        policy=short,
         roster=_short(item.roster),
-        by_policy=f" by policy {_short(item.policy)}" if by_policy else "",
-        keys=", ".join(_BESIDE_POLICY.get(key, key) for key in item.keys),
+        by_policy=say(" by policy {policy}", policy=short) if by_policy else "",
+        keys=", ".join(say(_BESIDE_POLICY[key]) if key in _BESIDE_POLICY else key for key in item.keys),
         number=f" {item.number}" if item.number else "",
         text=item.text,
-        count=f" ({item.count} times so far)" if item.count and item.count > 1 else "",
+        count=say(" ({count} times so far)", count=item.count) if item.count and item.count > 1 else "",
         of=item.of,
         entries=item.entries,
-        model="with" if item.with_model else "without",
+        model=say("with" if item.with_model else "without"),
     )
     return words
 
@@ -85,19 +89,19 @@ def place(item: DecisionFact) -> str:
     if item.round is None:
         return phrases.NOTHING
     named = f", {item.exchange}" if item.exchange else ""
-    attempt = f", attempt {item.attempt}" if item.attempt else ""
-    return f"round {item.round}{named}{attempt}"
+    attempt = say(", attempt {number}", number=item.attempt) if item.attempt else ""
+    return f"{say('round {numbers}', numbers=item.round)}{named}{attempt}"
 
 
 def _when(item: DecisionFact) -> str:
     """When a person decided, if that was not when it was recorded."""
     if item.decided_s is None or abs(item.time_s - item.decided_s) <= _AT_ONCE_S:
         return ""
-    return f" on {phrases.moment(item.decided_s)}"
+    return say(" on {moment}", moment=phrases.moment(item.decided_s))
 
 
 def _short(digest: str) -> str:
-    return digest[:_DIGITS] or "(not recorded)"
+    return digest[:_DIGITS] or say("(not recorded)")
 
 
 _COLUMNS: list[doc.Column[DecisionFact]] = [
@@ -109,12 +113,12 @@ _COLUMNS: list[doc.Column[DecisionFact]] = [
 ]
 _FILE_COLUMNS: list[doc.Column[FileFacts]] = [
     doc.Column("File", 6, lambda item: item.file, "digest"),
-    doc.Column("Kind", 4, lambda item: item.kind),
-    doc.Column("Owner", 4, lambda item: item.owner),
+    doc.Column("Kind", 4, lambda item: say(item.kind)),
+    doc.Column("Owner", 4, lambda item: phrases.parties([item.owner])),
     doc.Column("Entries", 3, lambda item: str(item.entries or ""), "number"),
     doc.Column("Head", 6, lambda item: item.head, "digest"),
     doc.Column("SHA-256 of the file", 6, lambda item: item.sha256, "digest"),
-    doc.Column("Result", 4, lambda item: "verified" if item.verified else "BAD"),
+    doc.Column("Result", 4, lambda item: say("verified" if item.verified else "BAD")),
 ]
 
 
@@ -123,36 +127,43 @@ def verification(report: Report) -> doc.Section:
     check = report.verification
     blocks: list[doc.Block] = []
     if check.problems:
-        blocks.append(doc.Alert("bad", "Problems", tuple(map(str, check.problems))))
+        blocks.append(doc.Alert("bad", say("Problems"), tuple(map(in_line, check.problems))))
     else:
-        whose = "" if check.pinned else " under keys from these folders"
-        blocks.append(
-            doc.Alert(
-                "good" if check.pinned else "warn",
-                f"Every chain and signature verifies{whose}, the transcripts agree, and every recorded "
-                f"epsilon is what its events give ({check.recomputed:,} computed again).",
-            )
+        text = (
+            "Every chain and signature verifies, the transcripts agree, and every recorded epsilon is "
+            "what its events give ({count:,} computed again)."
+            if check.pinned
+            else "Every chain and signature verifies under keys from these folders, the transcripts "
+            "agree, and every recorded epsilon is what its events give ({count:,} computed again)."
         )
+        blocks.append(doc.Alert("good" if check.pinned else "warn", say(text, count=check.recomputed)))
     if check.notes:
-        blocks.append(doc.Alert("info", "Worth knowing", tuple(f"{note}." for note in check.notes)))
+        blocks.append(
+            doc.Alert("info", say("Worth knowing"), tuple(f"{again(note)}." for note in check.notes))
+        )
     if not check.pinned:
         blocks.append(doc.Text(phrases.TEXTS["verification"]["unpinned"]))
     for roster in check.rosters:
-        rows = (("aggregator", roster.aggregator), *roster.sites)
-        blocks.append(doc.Heading("Roster", f"Digest {roster.digest}"))
-        blocks.append(
-            doc.ReportTable(("Party", "Fingerprint of its key"), rows, digests=(1,), weights=(3, 9))
-        )
-    blocks.append(doc.Text("Whoever holds these files can check them again, without a network:"))
+        rows = ((say("aggregator"), roster.aggregator), *roster.sites)
+        blocks.append(doc.Heading(say("Roster"), say("Digest {digest}", digest=roster.digest)))
+        headers = say("Party"), say("Fingerprint of its key")
+        blocks.append(doc.ReportTable(headers, rows, digests=(1,), weights=(3, 9)))
+    blocks.append(doc.Text(say("Whoever holds these files can check them again, without a network:")))
     rosters = [part for name in report.named_rosters for part in ("--roster", name)]
     blocks.append(doc.Code((f"secfed audit verify {shlex.join([*report.folders, *rosters])}",)))
-    return doc.Section("verification", "Verification", tuple(blocks))
+    return doc.Section("verification", say("Verification"), tuple(blocks))
+
+
+def in_line(one: Problem) -> str:
+    """A problem in the language of the moment."""
+    where = say("{file}, line {line}", file=one.file, line=one.line) if one.line else one.file
+    return f"{where}: {again(one.why) if isinstance(one.why, Said) else say(one.why)}"
 
 
 def files_appendix(report: Report) -> doc.Section:
     """Every file that was read, with its digest."""
     blocks = (
-        doc.Text("To compare a file with its digest: sha256sum FILE"),
+        doc.Text(say("To compare a file with its digest: {command}", command="sha256sum FILE")),
         doc.table(_FILE_COLUMNS, report.verification.files, lambda item: None if item.verified else "bad"),
     )
-    return doc.Section("files", "Appendix: files and their digests", blocks, folded=True)
+    return doc.Section("files", say("Appendix: files and their digests"), blocks, folded=True)

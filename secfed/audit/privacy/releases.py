@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from secfed.audit.languages import again, say
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.document import Block, Column, Heading, Items, ReportTable, Section, Text, table
 from secfed.audit.privacy.evidence import Left, ModelFacts, RefusalFact, Report, StudyFacts
@@ -40,7 +41,7 @@ def bare_lines(report: Report) -> list[str]:
         key = (item.site, item.study, item.fields, item.values)
         times[key] = times.get(key, 0) + item.times
     return [
-        f"Study {study}: {_counted(fields, values, count)} \N{EN DASH} {sites}"
+        say("Study {study}: {what} – {sites}", study=study, what=_counted(fields, values, count), sites=sites)
         for (study, fields, values, count), sites in together(
             ((study, fields, values, count), site) for (site, study, fields, values), count in times.items()
         )
@@ -48,10 +49,14 @@ def bare_lines(report: Report) -> list[str]:
 
 
 def _counted(fields: tuple[str, ...], values: int | None, times: int) -> str:
-    how_many = "exact numbers" if values is None else phrases.plural(values, "exact number")
-    how_often = "once" if times == 1 else f"{times:,} times"
-    about = "held-out patients" if all(name.startswith(_EVALUATION) for name in fields) else "records"
-    return f"{how_many}, {how_often}, about {about}, in sums over hospitals: {phrases.fields(fields)}"
+    how_many = say("exact numbers") if values is None else phrases.plural(values, "exact number")
+    how_often = say("once") if times == 1 else say("{times:,} times", times=times)
+    text = (
+        "{how_many}, {how_often}, about held-out patients, in sums over hospitals: {fields}"
+        if all(name.startswith(_EVALUATION) for name in fields)
+        else "{how_many}, {how_often}, about records, in sums over hospitals: {fields}"
+    )
+    return say(text, how_many=how_many, how_often=how_often, fields=phrases.fields(fields))
 
 
 def uncovered(report: Report, site: str) -> list[str]:
@@ -61,14 +66,19 @@ def uncovered(report: Report, site: str) -> list[str]:
     for study in dict.fromkeys([*(item.study for item in mine), *study_names(report)]):
         bare = dict.fromkeys(name for item in mine if item.study == study for name in item.fields)
         if bare:
-            found.append(f"study {study}: {phrases.fields(tuple(bare))} (without noise)")
+            what = phrases.fields(tuple(bare))
+            found.append(say("study {study}: {fields} (without noise)", study=study, fields=what))
         every = [left for one in report.studies if one.name == study for left in one.left]
         lefts = [left for left in every if left.site == site and left.privacy in _UNBOUNDED]
         sums = sum(left.sums - left.paid for left in lefts)
         if sums:
             known = all(left.privacy == "none" for left in lefts)
-            why = "no differential privacy" if known else "no payment in these files"
-            found.append(f"study {study}: {phrases.plural(sums, 'sum')} ({why})")
+            text = (
+                "study {study}: {sums} (no differential privacy)"
+                if known
+                else "study {study}: {sums} (no payment in these files)"
+            )
+            found.append(say(text, study=study, sums=phrases.plural(sums, "sum")))
     return found
 
 
@@ -82,66 +92,88 @@ def what_left(report: Report) -> Section:
     """Per study: protection, and per site what was in its sums."""
     blocks: list[Block] = [Text(_TEXTS["intro"])]
     for study in report.studies:
-        blocks.append(Heading(f"Study {study.name}", _settings(study)))
+        blocks.append(Heading(say("Study {study}", study=study.name), _settings(study)))
         digest = phrases.settings_digest(study.name)
         if digest is not None:
-            blocks.append(Text(f"Digest of its settings: {digest}."))
+            blocks.append(Text(say("Digest of its settings: {digest}.", digest=digest)))
         if study.privacy is not None:
             stated = (f"{key} = {value}" for key, value in study.privacy.items() if value is not None)
-            settings = ", ".join(stated)
-            blocks.append(Text(f"Privacy that the study asks for: {settings}."))
+            text = say("Privacy that the study asks for: {settings}.", settings=", ".join(stated))
+            blocks.append(Text(text))
         elif study.settings_recorded:
-            blocks.append(Text(phrases.sentence(NO_PRIVACY)))
+            blocks.append(Text(phrases.sentence(say(NO_PRIVACY))))
+        if study.withheld:
+            blocks.append(Text(again(study.withheld)))
         blocks.append(_left_table(study))
         if study.start is not None:
             blocks.append(Text(_began(study.start, report.studies)))
         blocks.append(table(_MODEL_COLUMNS, study.models) if study.models else Text(_TEXTS["no_model"]))
-    return Section("left", "What left the sites", tuple(blocks))
+    return Section("left", say("What left the sites"), tuple(blocks))
 
 
 def _settings(study: StudyFacts) -> str:
     if not study.settings_recorded:
-        return "Algorithm, protection and privacy: not recorded."
-    protection = phrases.PROTECTION.get(study.protection or "", "not recorded")
-    planned = f"; {study.rounds} rounds planned over {study.sites} sites" if study.rounds else ""
-    return f"Algorithm {study.algorithm or 'not recorded'}{planned}. Protection: {protection}."
+        return say("Algorithm, protection and privacy: not recorded.")
+    unknown = say("not recorded")
+    text = (
+        "Algorithm {algorithm}; {rounds} rounds planned over {sites} sites. Protection: {protection}."
+        if study.rounds
+        else "Algorithm {algorithm}. Protection: {protection}."
+    )
+    return say(
+        text,
+        algorithm=study.algorithm or unknown,
+        rounds=study.rounds,
+        sites=study.sites,
+        protection=phrases.PROTECTION.get(study.protection or "", unknown),
+    )
 
 
 def _left_table(study: StudyFacts) -> Block:
     if not study.left:
-        return Text(
-            f"{phrases.plural(study.sums, 'sum')} in the aggregator's transcript. The sites' own transcripts "
-            "are not here, so the fields are not known."
+        text = (
+            "{sums} in the aggregator's transcript. The sites' own transcripts are not here, so the "
+            "fields are not known."
         )
+        return Text(say(text, sums=phrases.plural(study.sums, "sum")))
     groups = together((tuple(one.cell(left) for one in _LEFT_COLUMNS), left.site) for left in study.left)
     noisy = _TEXTS["privacy"]["paid"]
     return ReportTable(
-        headers=("Sites", *(column.header for column in _LEFT_COLUMNS)),
+        headers=(say("Sites"), *(say(column.header) for column in _LEFT_COLUMNS)),
         rows=tuple((sites, *cells) for cells, sites in groups),
         numbers=(3,),
         weights=(5, *(column.weight for column in _LEFT_COLUMNS)),
-        tones=tuple((number, "warn") for number, (cells, _) in enumerate(groups) if cells[-1] != noisy),
+        tones=tuple((place, "warn") for place, (cells, _) in enumerate(groups) if cells[-1] != noisy),
     )
 
 
 def _began(start: str, studies: Sequence[StudyFacts]) -> str:
     """Which model training began with, and whether what was spent for it is in this report."""
-    began = f"Training began with a finished model, by the SHA-256 of its file {start}."
+    began = say("Training began with a finished model, by the SHA-256 of its file {digest}.", digest=start)
     makers = [one.name for one in studies if start in [model.sha256 for model in one.models]]
     if not makers:
         return f"{began} {_TEXTS['unknown_start']}"
-    return f"{began} It is what study {' and '.join(makers)} came to, so what that study spent is behind it."
+    behind = "It is what study {names} came to, so what that study spent is behind it."
+    return f"{began} {say(behind, names=say(' and ').join(makers))}"
 
 
 def _noise(left: Left) -> str:
     privacy: str = _TEXTS["privacy"][left.privacy].format(paid=left.paid, sums=left.sums)
     if left.bare and left.privacy != "bare":
-        privacy += f"; WITHOUT NOISE: {phrases.fields(left.bare)}"
+        privacy += "; " + say("WITHOUT NOISE: {fields}", fields=phrases.fields(left.bare))
     return privacy
 
 
 def _refusal_reason(item: RefusalFact) -> str:
-    return "; ".join(part.rstrip(".") for part in (item.stage, item.reason) if part)
+    return say("; ").join(str(again(part)).rstrip(".") for part in (item.stage, item.reason) if part)
+
+
+def _files_here(model: ModelFacts) -> str:
+    return say("; ").join(model.files) or say("not here")
+
+
+def _recorded_in(item: RefusalFact) -> str:
+    return say("{file}, line {line}", file=item.file, line=item.line)
 
 
 _LEFT_COLUMNS: list[Column[Left]] = [
@@ -155,44 +187,44 @@ _LEFT_COLUMNS: list[Column[Left]] = [
 _MODEL_COLUMNS: list[Column[ModelFacts]] = [
     Column("Model, by the SHA-256 of its file", 7, lambda model: model.sha256, "digest"),
     Column("Which", 3, lambda model: phrases.after_round(model.round)),
-    Column("Recorded by", 4, lambda model: ", ".join(model.recorded_by) or phrases.NOTHING),
-    Column("Files here that are this model", 5, lambda model: "; ".join(model.files) or "not here", "digest"),
+    Column("Recorded by", 4, lambda model: phrases.parties(model.recorded_by) or phrases.NOTHING),
+    Column("Files here that are this model", 5, _files_here, "digest"),
 ]
 _REFUSAL_COLUMNS: list[Column[RefusalFact]] = [
-    Column("Kind", 4, lambda item: _REFUSALS[item.what]),
-    Column("Site", 4, lambda item: item.site or "aggregator"),
+    Column("Kind", 4, lambda item: say(_REFUSALS[item.what])),
+    Column("Site", 4, lambda item: item.site or say("aggregator")),
     Column("Study", 3, lambda item: item.study),
     Column("Round", 3, lambda item: phrases.NOTHING if item.round is None else str(item.round), "number"),
     Column("Date", 4, lambda item: phrases.day(item.time_s)),
     Column("What and why", 8, _refusal_reason),
-    Column("Recorded in", 7, lambda item: f"{item.file}, line {item.line}", "digest"),
+    Column("Recorded in", 7, _recorded_in, "digest"),
 ]
 _FIELD_COLUMNS: list[Column[tuple[str, str, tuple[str, ...]]]] = [
     Column("Study", 3, lambda row: row[0]),
     Column("Exchange", 3, lambda row: row[1]),
     Column("Fields", 2, lambda row: str(len(row[2])), "number"),
-    Column("Names", 12, lambda row: ", ".join(row[2]) or "not recorded", "digest"),
+    Column("Names", 12, lambda row: ", ".join(row[2]) or say("not recorded"), "digest"),
 ]
 
 
 def refusals(report: Report) -> Section:
     """Every refusal, from ledgers and transcripts."""
-    blocks: tuple[Block, ...] = (Text("No refusal is recorded."),)
+    blocks: tuple[Block, ...] = (Text(say("No refusal is recorded.")),)
     if report.refusals:
         blocks = (Text(_TEXTS["refusals"]), table(_REFUSAL_COLUMNS, report.refusals))
-    return Section("refusals", "Refusals", blocks)
+    return Section("refusals", say("Refusals"), blocks)
 
 
 def names_appendix(report: Report) -> Section:
     """Every field, by study and exchange."""
     left = ((study.name, one) for study in report.studies for one in study.left)
     layouts = dict.fromkeys((name, one.exchange, one.fields) for name, one in left)
-    block = table(_FIELD_COLUMNS, layouts) if layouts else Text("None recorded.")
-    return Section("fields", "Appendix: names of fields", (block,), folded=True)
+    block = table(_FIELD_COLUMNS, layouts) if layouts else Text(say("None recorded."))
+    return Section("fields", say("Appendix: names of fields"), (block,), folded=True)
 
 
 def glossary() -> Section:
     """Words of the field that the report cannot do without."""
-    relations = "; ".join(f"{name}: {text}" for name, text in phrases.ADJACENCY.items())
+    relations = say("; ").join(f"{name}: {text}" for name, text in phrases.ADJACENCY.items())
     items = tuple(item.format(relations=relations) for item in phrases.TEXTS["glossary"]["items"])
-    return Section("glossary", "Appendix: words", (Items(items),), folded=True)
+    return Section("glossary", say("Appendix: words"), (Items(items),), folded=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from secfed.audit.languages import said
 from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts
 from secfed.audit.privacy.files import Source
 from secfed.audit.privacy.findings import CheckedFolder, VerifiedRecord
@@ -68,16 +69,24 @@ def check_heads(state: CheckedFolder) -> None:
             for path, states in missing.items():
                 state.problem(path, None, lacking(states))
             for dataset in absent:
-                state.notes.append(
-                    f"{site}, study {run.study!r}: the ledger of data set {dataset!r} is not among the "
-                    "verified files, so nothing here says what was spent"
+                text = (
+                    "{site}, study {study!r}: the ledger of data set {data_set!r} is not among the verified "
+                    "files, so nothing here says what was spent"
                 )
+                state.notes.append(said(text, site=site, study=run.study, data_set=dataset))
 
 
 # Of each kind: whether an entry with this body can be shown, and what it means that copies disagree.
 _KINDS: Final[dict[ChainType, tuple[Callable[[Mapping[str, Any]], bool], str]]] = {
-    LEDGER: (_is_of_ledger, "what one spent, the other does not count"),
-    DECISIONS: (_is_of_decisions, "what one says was decided, the other does not say"),
+    LEDGER: (
+        _is_of_ledger,
+        "it and {file} are two histories of one ledger: what one spent, the other does not count",
+    ),
+    DECISIONS: (
+        _is_of_decisions,
+        "it and {file} are two histories of one decision log: what one says was decided, the "
+        "other does not say",
+    ),
 }
 
 
@@ -96,10 +105,10 @@ def _longest(state: CheckedFolder, chains: Sequence[VerifiedRecord], kind: Chain
     for chain in chains:
         count = len(chain.entries)
         if longest.entries[count - 1].hash != chain.entries[-1].hash:
-            what = f"it and {longest.path} are two histories of one {kind.name}"
-            state.problem(chain.path, None, f"{what}: {_KINDS[kind][1]}")
+            state.problem(chain.path, None, said(_KINDS[kind][1], file=longest.path))
         elif count < len(longest.entries):
-            state.notes.append(f"{chain.path} is an older copy of {longest.path}, which is used instead")
+            text = "{older} is an older copy of {newer}, which is used instead"
+            state.notes.append(said(text, older=chain.path, newer=longest.path))
     return longest
 
 
@@ -125,7 +134,10 @@ def _verify(state: CheckedFolder, source: Source, kind: ChainType) -> VerifiedRe
         odd = next((entry for entry in entries if not has_form(entry.body)), None)
         if odd is None:
             return state.record(source, claimed, public, entries)
-        state.problem(source.path, odd.seq + 1, f"correctly signed, but not what a {kind.name} writes")
+        text = "correctly signed, but not what a ledger writes"
+        if kind is DECISIONS:
+            text = "correctly signed, but not what a decision log writes"
+        state.problem(source.path, odd.seq + 1, text)
         return state.record(source, claimed)
     if first is not None:
         state.problem(source.path, first.line, first.why)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Any
 
+from secfed.audit.languages import Said, said
 from secfed.audit.model_check import FoundModel
 from secfed.audit.privacy.evidence import Left, ModelFacts, RefusalFact, StudyFacts, as_int, as_text, ranges
 from secfed.audit.privacy.findings import AuditedRun, CheckedFolder, VerifiedRecord
-from secfed.audit.privacy.study_tables import source_and_columns
+from secfed.audit.privacy.study_tables import source_and_columns, withheld
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.ledger.ledger import REFUSED, SPENT, UNPROTECTED
 from secfed.errors import ConfigError
@@ -16,6 +18,7 @@ from secfed.records.transcript import ABORTED
 from secfed.records.transcript import REFUSED as MESSAGE_REFUSED
 
 _Place = tuple[object, object]  # round, exchange
+_A_BUDGET = said("a budget")
 
 
 def study_facts(state: CheckedFolder, run: AuditedRun) -> StudyFacts:
@@ -46,6 +49,7 @@ def study_facts(state: CheckedFolder, run: AuditedRun) -> StudyFacts:
         start=as_text(stated.get("start")),
         source=source,
         columns=columns,
+        withheld=withheld(run),
     )
 
 
@@ -154,9 +158,12 @@ def refusals_of(state: CheckedFolder) -> Iterator[RefusalFact]:
 
 def _budget_refusal(ledger: VerifiedRecord, line: int, body: Mapping[str, Any]) -> RefusalFact:
     try:
-        limits = [Budget.from_value(value).describe() for value in body.get("budgets", [])]
+        limits = [_limit(Budget.from_value(value)) for value in body.get("budgets", [])]
     except ConfigError:
         limits = []
+    together = reduce(
+        lambda one, other: said("{one} and {other}", one=one, other=other), limits or [_A_BUDGET]
+    )
     return RefusalFact(
         what="budget",
         file=str(ledger.path),
@@ -164,7 +171,21 @@ def _budget_refusal(ledger: VerifiedRecord, line: int, body: Mapping[str, Any]) 
         site=ledger.owner,
         study=str(body.get("study")),
         round=as_int(body.get("round")),
-        stage=f"{body.get('exchange')} on data set {ledger.dataset!r}",
-        reason=f"it would have exceeded {' and '.join(limits) or 'a budget'}",
+        stage=said(
+            "{exchange} on data set {data_set!r}", exchange=body.get("exchange"), data_set=ledger.dataset
+        ),
+        reason=said("it would have exceeded {limits}", limits=together),
         time_s=as_int(body.get("time_s")),
+    )
+
+
+def _limit(budget: Budget) -> Said:
+    """As :meth:`Budget.describe`, to be said in another language."""
+    days, limit = budget.period_days, budget.epsilon
+    return said(
+        "the {protects} budget of {limit} at delta {delta:g} {span}",
+        protects=said(str(budget.protects)),
+        limit=said("no limit") if limit is None else said("epsilon {limit:g}", limit=limit),
+        delta=budget.delta,
+        span=said("in all") if days is None else said("per {days} days", days=days),
     )

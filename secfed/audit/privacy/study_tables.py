@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from secfed.audit.languages import said
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.findings import AuditedRun
 from secfed.crypto import labels
@@ -28,6 +29,22 @@ def source_and_columns(run: AuditedRun) -> tuple[str | None, tuple[str, ...]]:
         return None, ()
     columns = [*data.get("feature_columns", ()), *filter(None, [data.get("label_column")])]
     return str(data.get("name")), tuple(map(str, columns))
+
+
+def withheld(run: AuditedRun) -> str:
+    """What a study of statistics tells nowhere, by its settings; "" of any other."""
+    algorithm = _tables(run).get("algorithm")
+    if not isinstance(algorithm, Mapping) or algorithm.get("name") != "statistics":
+        return ""
+    if _tables(run).get("privacy") is not None:
+        return said("Statistics under noise in the sum: nothing is withheld for small numbers.")
+    cell, hospitals = algorithm.get("min_cell"), algorithm.get("min_hospitals")
+    return said(
+        "Statistics: what would tell of fewer than min_cell = {cell} records, or of fewer than "
+        "min_hospitals = {hospitals} hospitals, is withheld from the results. Who reads the sums reads it.",
+        cell=cell,
+        hospitals=hospitals,
+    )
 
 
 def _tables(run: AuditedRun) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from secfed.audit.languages import say
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Payment
 from secfed.runs import figure_style as style
@@ -82,9 +83,9 @@ def _draw(ledger: LedgerFacts) -> Figure:
     for amount, dash in budgets:
         if amount.limit is not None and amount.limit <= highest * 1.1:
             axes.axhline(amount.limit, color=style.VERMILION, linestyle=dash, linewidth=1.3)
-            span = "" if amount.period_days is None else f" per {amount.period_days} days"
+            text = "limit {limit}" if amount.period_days is None else "limit {limit} per {days} days"
             axes.annotate(
-                f"limit {amount.limit:g}{span}",
+                say(text, limit=phrases.limit(amount), days=amount.period_days),
                 (0.0, amount.limit),  # at the left, where what is spent is furthest from it
                 xycoords=("axes fraction", "data"),
                 xytext=(2, 3),
@@ -94,14 +95,14 @@ def _draw(ledger: LedgerFacts) -> Figure:
                 fontsize=8,
             )
     axes.set_ylim(0, max(highest, 1e-6) * 1.18)
-    axes.set_ylabel("epsilon spent")
+    axes.set_ylabel(say("epsilon spent"))
     if by_time:
         axes.xaxis.axis_date(UTC)
-        axes.set_xlabel("date of the payment")
+        axes.set_xlabel(say("date of the payment"))
         axes.margins(x=0.03)
         _few_dates(axes, places)
     else:
-        axes.set_xlabel("payment")
+        axes.set_xlabel(say("payment"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if len({payment.study for payment in payments}) > 1:  # one study is named by the table below
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
@@ -111,18 +112,19 @@ def _draw(ledger: LedgerFacts) -> Figure:
 def _points(axes: Axes, payments: Sequence[Payment], places: Sequence[float], budget: Amount) -> None:
     """One colour per study, so that one sees who spent what; the rest share a grey."""
     studies = list(dict.fromkeys(payment.study for payment in payments))
-    for number, study in enumerate(studies[: _MOST_STUDIES + 1]):
-        rest = number == _MOST_STUDIES
+    for place, study in enumerate(studies[: _MOST_STUDIES + 1]):
+        rest = place == _MOST_STUDIES
         mine = [
             place
             for place, payment in enumerate(payments)
             if payment.study == study or (rest and payment.study in studies[_MOST_STUDIES:])
         ]
-        colour = style.FAINT if rest else _COLOURS[number]
-        label = f"{len(studies) - _MOST_STUDIES} more studies" if rest else _short(study)
+        colour = style.FAINT if rest else _COLOURS[place]
+        more = len(studies) - _MOST_STUDIES
+        label = say("{count} more studies", count=more) if rest else _short(study)
         axes.plot(
-            [places[place] for place in mine],
-            [_spent(payments[place], budget) for place in mine],
+            [places[one] for one in mine],
+            [_spent(payments[one], budget) for one in mine],
             linestyle="none",
             marker="o",
             markersize=5 if len(payments) <= 60 else 2.5,

@@ -12,6 +12,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from secfed.audit.languages import say, spoken
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.data_protection import build
 from secfed.audit.privacy.document import Figure, Tone
@@ -27,7 +28,7 @@ _MARKS: Final[dict[Tone, str]] = {
 
 
 def to_html(report: Report) -> str:
-    """The text of ``--out``."""
+    """The text of ``--out``, in the language of the moment."""
 
     def figure(block: Figure) -> Markup:
         drawn = svg(report.ledgers[block.ledger], f"f{block.ledger}").removeprefix("<svg")
@@ -36,7 +37,9 @@ def to_html(report: Report) -> str:
 
     page = _ENVIRONMENT.get_template("report.html.j2")
     document, note = build(report), phrases.TEXTS["folded"]["note"]
-    return page.render(document=document, mark=_MARKS[document.tone], figure=figure, folded_note=note) + "\n"
+    mark = _MARKS[document.tone]
+    shown = page.render(document=document, mark=mark, figure=figure, folded_note=note, language=spoken())
+    return f"{shown}\n"
 
 
 _ENVIRONMENT: Final = Environment(
@@ -46,4 +49,5 @@ _ENVIRONMENT: Final = Environment(
     # Texts as the whole report shows them; markup of our own stays as it is.
     finalize=lambda value: phrases.printable(value) if type(value) is str else value,
 )
+_ENVIRONMENT.globals["say"] = say
 _ENVIRONMENT.filters["kind"] = lambda block: type(block).__name__

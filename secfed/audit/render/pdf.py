@@ -17,6 +17,7 @@ from fpdf import FPDF, XPos, YPos
 from fpdf.enums import Align, TableBordersLayout
 from fpdf.fonts import FontFace
 
+from secfed.audit.languages import say, spoken
 from secfed.audit.privacy import document as doc
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.data_protection import build
@@ -36,7 +37,7 @@ _BLANK: Final = "\n\n"  # room to write by hand
 
 
 def to_pdf(report: Report) -> bytes:
-    """The bytes of ``--pdf``."""
+    """The bytes of ``--pdf``, in the language of the moment."""
     # A letter that the font lacks is drawn as a box; fpdf2 would log each one, and fontTools its progress.
     logging.getLogger("fpdf").setLevel(logging.ERROR)
     logging.getLogger("fontTools").setLevel(logging.ERROR)
@@ -65,7 +66,7 @@ class _Page(FPDF):
         self.add_font(_SANS, "B", fonts / "DejaVuSans-Bold.ttf")
         self.add_font(_MONO, "", fonts / "DejaVuSansMono.ttf")
         self.set_title(title)
-        self.set_lang("en")
+        self.set_lang(spoken())
         self.set_creator("secfed")
 
     def footer(self) -> None:
@@ -73,7 +74,8 @@ class _Page(FPDF):
         self.set_y(-13)
         self.set_font(_SANS, "", _SMALL_PT)
         self.set_text_color(*_FAINT)
-        self.cell(0, 5, f"{self._title}, page {self.page_no()} of {{nb}}", align=Align.R)
+        text = say("{title}, page {page} of {pages}", title=self._title, page=self.page_no(), pages="{nb}")
+        self.cell(0, 5, text, align=Align.R)
 
     def write_line(
         self,

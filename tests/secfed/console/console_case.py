@@ -125,8 +125,13 @@ class Opened:
 
     def entered(self) -> TestClient:
         client = self.client()
-        assert client.get(f"/enter?token={self.guard.token}").status_code == 303
+        assert client.get(f"/enter?token={self.guard.token}").status_code == 200
+        client.base_url = self.below(BASE)
         return client
+
+    def below(self, base: str) -> str:
+        """The address that all pages are below."""
+        return f"{base}{self.guard.base}/"
 
     def post(self, client: TestClient, address: str, origin: str | None = BASE, **form: str) -> int:
         headers = {} if origin is None else {"Origin": origin}

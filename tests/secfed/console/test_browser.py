@@ -14,15 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pypdf
 import pytest
 import uvicorn
 from PIL import Image
 
+from secfed.audit.languages import LANGUAGES, speaking
+from secfed.audit.render.chromium import print_to_pdf
 from secfed.console import serve
 from secfed.console.pages import Console
 from secfed.console.serve import opened as opened_folders
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from tests.browser import CHECKS, CHROMIUM, Browser, browser
+from tests.browser import AXE, CHECKS, CHROMIUM, Browser, browser
+from tests.dp.report_case import keep
 from tests.secfed.console.console_case import DIGEST, PAST, WAITING, Opened
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium program on this machine")
@@ -42,7 +46,10 @@ HOSPITAL = {
 }
 CENTRE = {"centre": "/", "hospitals": "/hospitals", "run": f"/runs/{PAST.digest().hex()}"}
 # Enough for the documents, and small.
-KEPT = ("now-1000", "study-400", "study-1000", "study-1600", "left-400", "run-1000", "report-400")
+KEPT = ("now-1000", "study-400", "study-1000", "study-1600", "left-400", "run-1000")
+KEPT += ("report-400", "report-1000", "report-1600")
+# Longer words, and other spaces.
+OTHER_LANGUAGES = ("de", "fr")
 
 
 @contextmanager
@@ -80,7 +87,7 @@ def person(opened: Opened, tab: Browser, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Somebody who has never seen the system, at the first page."""
     with served(opened.console, monkeypatch) as address:
         tab.size(1000)
-        tab.open(address)
+        entered(tab, address)
         yield tab
 
 
@@ -120,10 +127,19 @@ class TestWalks:
         assert "What this means" in person.text
 
 
-def check(tab: Browser, pages: dict[str, str], address: str) -> None:
-    base = address[: address.index("/enter")]
-    tab.size(1000)
+def entered(tab: Browser, address: str) -> str:
+    """Enter; the address that all pages are below."""
     tab.open(address)
+    until = time.monotonic() + 60
+    while "/enter" in (place := str(tab.run("location.href"))):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return place.rstrip("/")
+
+
+def check(tab: Browser, pages: dict[str, str], address: str) -> None:
+    tab.size(1000)
+    base = entered(tab, address)
     tab.requests.clear()
     folder = os.environ.get("SECFED_CONSOLE_PICTURES")
     for name, path in pages.items():
@@ -131,9 +147,11 @@ def check(tab: Browser, pages: dict[str, str], address: str) -> None:
             tab.size(width)
             tab.open(base + path)
             assert tab.run(CHECKS) == [], (name, width)
+            picture = tab.picture()
+            keep(picture, f"console-{name}-{width}.png")
             if folder and f"{name}-{width}" in KEPT:
-                with Image.open(io.BytesIO(tab.picture())) as picture:
-                    small = picture.convert("RGB").crop((0, 0, width, min(picture.height, 2 * width + 800)))
+                with Image.open(io.BytesIO(picture)) as whole:
+                    small = whole.convert("RGB").crop((0, 0, width, min(whole.height, 2 * width + 800, 2400)))
                     small.quantize(64).save(Path(folder) / f"console-{name}-{width}.png", optimize=True)
     assert {one for one in tab.requests if not one.startswith(base)} == set()  # nothing from elsewhere
 
@@ -155,9 +173,83 @@ def test_every_page_of_a_centre_at_three_widths(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("code", OTHER_LANGUAGES)
+def test_every_page_in_another_language_is_as_wide_as_the_window(
+    opened: Opened, tab: Browser, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    with served(opened.console, monkeypatch) as address:
+        base = entered(tab, address)
+        tab.open(f"{base}/?language={code}")
+        for name, path in HOSPITAL.items():
+            for width in (WIDTHS[0], WIDTHS[-1]):
+                tab.size(width)
+                tab.open(base + path)
+                assert tab.run(CHECKS) == [], (name, width)
+                assert tab.run("document.documentElement.lang") == code
+                keep(tab.picture(), f"console-{name}-{width}-{code}.png")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_the_report_on_one_study_has_at_most_six_pages(opened: Opened, code: str) -> None:
+    assert opened.console.records is not None
+    with speaking(code):
+        printed = print_to_pdf(opened.console.records.page() or "", str(CHROMIUM))
+    assert printed is not None
+    keep(printed, f"audit-report-{code}.pdf")
+    assert len(pypdf.PdfReader(io.BytesIO(printed)).pages) <= 6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: npm ci in tests/accessibility")
+class TestAccessibility:
+    """Axe, an independent checker, finds nothing on any page, as wide as a telephone or a large screen."""
+
+    @staticmethod
+    def look(tab: Browser, addresses: dict[str, str]) -> None:
+        found = {}
+        for name, address in addresses.items():
+            for width in (WIDTHS[0], WIDTHS[-1]):
+                tab.size(width)
+                tab.open(address)
+                found[name, width] = tab.violations
+        assert {place: what for place, what in found.items() if what} == {}
+
+    def look_at(self, tab: Browser, pages: dict[str, str], address: str) -> None:
+        base = entered(tab, address)
+        self.look(tab, {name: base + path for name, path in pages.items() if name != "report"})
+
+    def test_of_a_hospital(self, opened: Opened, tab: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+        with served(opened.console, monkeypatch) as address:
+            self.look_at(tab, HOSPITAL, address)
+
+    def test_of_the_report_in_every_language(self, opened: Opened, tab: Browser, tmp_path: Path) -> None:
+        """From a file: the console shows it in a sandbox, where not even a checker runs."""
+        assert opened.console.records is not None
+        pages = {}
+        for code in LANGUAGES:
+            path = tmp_path / f"{code}.html"
+            with speaking(code):
+                path.write_text(opened.console.records.page() or "", "utf-8")
+            pages[code] = path.as_uri()
+        self.look(tab, pages)
+
+    def test_of_a_centre(self, opened: Opened, tab: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+        with served(opened_folders([opened.centre.folder, opened.run]), monkeypatch) as address:
+            self.look_at(tab, CENTRE, address)
+
+    def test_it_finds_what_is_wrong(self, tab: Browser, tmp_path: Path) -> None:
+        page = tmp_path / "bad.html"
+        page.write_text("<!DOCTYPE html><title>x</title><img src=x><p style='color:#bbb'>Faint</p>")
+        tab.open(page.as_uri())
+        found = {one.split(":")[0] for one in tab.violations}
+        assert {"image-alt", "color-contrast", "html-has-lang"} <= found
+
+
+@pytest.mark.slow
 def test_the_page_of_another_origin_cannot_decide(person: Browser, opened: Opened, tmp_path: Path) -> None:
     """In the browser that holds the cookie, a page from elsewhere sends the form of the console."""
-    base = str(person.run("location.origin"))
+    base = str(person.run("location.href")).rstrip("/")
     person.open(f"{base}/studies/{DIGEST}")
     csrf = str(person.run("document.querySelector('[name=csrf]')?.value || ''"))
     evil = tmp_path / "evil.html"

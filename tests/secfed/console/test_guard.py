@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from starlette.testclient import TestClient
 
+from secfed.console.guard import Guard
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from tests.secfed.console.console_case import BASE, DIGEST, PORT, WAITING, Opened
 
@@ -30,25 +33,68 @@ def test_the_token_is_exchanged_once_for_a_cookie_that_scripts_and_other_pages_d
     opened: Opened,
 ) -> None:
     client, token = opened.client(), opened.guard.token
-    assert [client.get(page).status_code for page in PAGES] == [403] * len(PAGES)
+    for below in ("", opened.guard.base, f"/{'0' * 32}"):
+        assert [client.get(below + page).status_code for page in PAGES] == [403] * len(PAGES)
     assert client.get("/enter?token=wrong").status_code == 403
     assert client.get("/enter").status_code == 403
     assert client.post(f"/enter?token={token}", headers={"Origin": BASE}).status_code == 403
     answer = client.get(f"/enter?token={token}")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    home = f"{opened.guard.base}/"
+    assert answer.status_code == 200
+    # No redirect: to the browser it would come from the page on which the address was clicked.
+    assert f'content="0; url={home}"' in answer.text
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert token not in cookie
-    assert client.get("/").status_code == 200
+    assert client.get(home).status_code == 200
     again = opened.client()  # somebody who read the token in the terminal later
     assert again.get(f"/enter?token={token}").status_code == 403
-    assert again.get("/").status_code == 403
+    assert again.get(home).status_code == 403
+
+
+def test_the_cookie_stays_below_a_path_that_nobody_can_guess(opened: Opened) -> None:
+    """Browsers send cookies to every port of a machine, where servers of other accounts may listen."""
+    client = opened.client()
+    answer = client.get(f"/enter?token={opened.guard.token}")
+    assert f"path={opened.guard.base}/;" in answer.headers["set-cookie"].lower()
+    assert len(opened.guard.base) == 1 + 32
+    assert Guard(opened.console, PORT).base != opened.guard.base  # type: ignore[arg-type]
+    cookie = {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
+    for page in PAGES:
+        assert opened.client().get(page, headers=cookie).status_code == 403
+        assert opened.client().get(f"/{'0' * 32}{page}", headers=cookie).status_code == 403
+    assert opened.client().get(f"{opened.guard.base}/", headers=cookie).status_code == 200
+
+
+def test_every_address_on_a_page_is_below_that_path(opened: Opened) -> None:
+    client = opened.entered()
+    for page in ("/", "/studies", f"/studies/{DIGEST}", "/records", "/left", "/x"):
+        found = re.findall(r'(?:href|action|src)="(/[^"]*)"', client.get(page).text)
+        assert found
+        assert all(address.startswith(f"{opened.guard.base}/") for address in found)
+    assert 'aria-current="page">Studies' in client.get("/studies").text
+
+
+@pytest.mark.parametrize("query", ["a&b&c&d&e&f&g", "%ff", "token", "token=%", "token=&token="])
+def test_another_way_to_enter_opens_nothing_and_uses_nothing_up(opened: Opened, query: str) -> None:
+    assert opened.client().get(f"/enter?{query}").status_code == 403
+    opened.entered()
+
+
+@pytest.mark.parametrize("other", [f"{COOKIE}=x", f"{COOKIE}=", "a b=1", "a[b]=1", 'c="x', "\xe4", ""])
+def test_a_cookie_of_another_port_does_not_hide_that_of_the_console(opened: Opened, other: str) -> None:
+    client = opened.client()
+    own = client.get(f"/enter?token={opened.guard.token}").headers["set-cookie"].partition(";")[0]
+    for cookies in (f"{other}; {own}", f"{own}; {other}", f"{other};{own};{other}"):
+        headers = {"Cookie": cookies.encode("latin-1")}
+        assert opened.client().get(f"{opened.guard.base}/", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("cookie", ["x", '"', f"{COOKIE}=", f"{COOKIE}=x", "a=b; ;"])
 def test_another_cookie_opens_nothing(opened: Opened, cookie: str) -> None:
-    assert opened.client().get("/", headers={"Cookie": cookie}).status_code == 403
+    below = opened.guard.base
+    assert opened.client().get(f"{below}/", headers={"Cookie": cookie}).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -76,7 +122,8 @@ def test_a_form_without_the_token_of_the_page_changes_nothing(opened: Opened) ->
     for csrf in ("", "0" * 64, "ä"):
         assert opened.post(client, DECIDE, decision="approve", csrf=csrf) == 403
     assert state(opened) is ApprovalState.HELD
-    assert opened.post(opened.client(), DECIDE, decision="approve") == 403  # no cookie
+    below = opened.guard.base
+    assert opened.post(opened.client(), below + DECIDE, decision="approve") == 403  # no cookie
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"x" * (1 << 17), b"&".join(b"a=b" for _ in range(100))])
@@ -118,7 +165,7 @@ def test_no_answer_may_load_run_or_be_framed(opened: Opened) -> None:
 )  # fmt: skip
 def test_no_path_leads_to_a_file(opened: Opened, path: str) -> None:
     answer = opened.entered().get(path)
-    assert answer.status_code == 404
+    assert answer.status_code in (403, 404)  # what leads up leads out of the console
     assert "PRIVATE" not in answer.text
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from secfed.audit.privacy.phrases import printable
+from secfed.console import records as records_module
 from secfed.console.centre import Centre
 from secfed.console.guard import Guard
 from secfed.console.pages import make_app
@@ -49,11 +53,11 @@ def log(opened: Opened) -> list[dict[str, Any]]:
 
 def test_a_pending_study_says_what_it_would_do_what_leaves_and_what_it_costs(opened: Opened) -> None:
     client = opened.entered()
-    assert f'href="{STUDY}"' in text(client, "/")
+    assert f'href="{opened.guard.base}{STUDY}"' in text(client, "/")
     page = text(client, STUDY)
     assert "data set “wards”" in page
     assert "together with hospital-2, hospital-3" in page
-    assert "epsilon 8.0 at delta 0.0001, for each record" in page
+    assert "epsilon 8 at delta 0.0001, for each record" in page
     assert "The aggregator reads sums over the hospitals, and nothing of a single one." in page
     assert "every round" in page
     assert "of epsilon 20 left" in page
@@ -68,7 +72,8 @@ def test_approving_is_what_the_command_line_does_and_the_log_has_the_account(ope
     answer = client.post(
         DECIDE, data={"csrf": opened.guard.csrf, "decision": "approve"}, headers={"Origin": BASE}
     )
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{STUDY}?done=approved")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"{opened.guard.base}{STUDY}?done=approved"
     assert Approvals(opened.site.approvals_path).state(WAITING.digest()) is ApprovalState.APPROVED
     entry = log(opened)[-1]
     assert (entry["kind"], entry["name"], entry["digest"]) == ("approved", "tiny", DIGEST)
@@ -102,6 +107,25 @@ def test_two_persons_approve_where_the_policy_wants_them(opened: Opened) -> None
     persons.record(opened.site, "")
     assert store.state(WAITING.digest()) is ApprovalState.APPROVED
     assert log(opened)[-1]["by"] == "dr.weiss, it.braun"
+
+
+def test_an_approval_from_before_a_near_twin_does_not_count_as_the_first_of_two(opened: Opened) -> None:
+    permit(opened.site, "manual", "four_eyes = true\n" + BUDGETED)
+    store = Approvals(opened.site.approvals_path)
+    persons.approve(opened.site, DIGEST, "dr.weiss", despite_twins=False)
+    near_twins.note(opened.site.state, DIGEST, (NearTwin(f"earlier-{'1' * 64}", "earlier: same data set"),))
+    persons.approve(opened.site, DIGEST, "it.braun", despite_twins=True)
+    assert store.state(WAITING.digest()) is ApprovalState.HELD
+    persons.approve(opened.site, DIGEST, "dr.weiss", despite_twins=True)
+    assert store.state(WAITING.digest()) is ApprovalState.APPROVED
+
+
+def test_what_is_not_kept_to_be_read_cannot_be_approved(opened: Opened) -> None:
+    client = opened.entered()
+    (opened.site.state / "offers" / f"{DIGEST}.json").unlink()
+    assert "Its settings are not kept here" in text(client, STUDY)
+    assert opened.post(client, DECIDE, decision="approve") == 409
+    assert Approvals(opened.site.approvals_path).state(WAITING.digest()) is ApprovalState.HELD
 
 
 def test_two_persons_and_an_automatic_policy_do_not_go_together(opened: Opened) -> None:
@@ -141,6 +165,18 @@ def test_what_left_and_what_is_left_and_whether_it_verifies(opened: Opened) -> N
     assert opened.post(client, "/records/verify") == 303
     assert "does not verify" in text(client, "/records")
     assert "do not verify" in text(client, "/")
+
+
+def test_a_decision_that_the_hospital_did_not_sign_is_not_shown(opened: Opened) -> None:
+    client = opened.entered()
+    assert "roster pinned" in text(client, "/decisions")
+    path = opened.site.state / "decisions.jsonl"
+    *before, last = path.read_text().splitlines()
+    entry = json.loads(last)
+    path.write_text("\n".join([*before, last.replace(entry["signature"], "00" * 64)]) + "\n")
+    assert opened.post(client, "/records/verify") == 303
+    assert "does not verify" in text(client, "/records")
+    assert "roster pinned" not in text(client, "/decisions")
 
 
 def test_exports(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,12 +272,55 @@ class TestCentre:
         assert [run.folder.name for run in Centre(None, [opened.site.state / "studies"]).runs()] == []
         assert len(Centre(None, [opened.run]).runs()) == 1
 
+    def test_a_hospitals_own_records_are_not_even_in_the_report(self, opened: Opened) -> None:
+        shutil.copytree(opened.site.state, opened.run / "from-hospital-1")
+        for folders in ([opened.centre.folder, opened.run], [opened.run]):
+            records = opened_folders(folders).records
+            assert records is not None
+            report = records.report()
+            assert report is not None
+            assert len(report.verification.files) == 1
+            assert (report.ledgers, report.decisions) == ((), ())
+            # Without the consortium's folder there is no roster here, whose keys could be believed.
+            assert report.verification.pinned is (len(folders) == 2)
+            assert report.verification.files[0].verified is (len(folders) == 2)
+
     def test_a_line_that_is_being_written_is_left_out(self, opened: Opened) -> None:
         path = opened.run / "transcript.jsonl"
         path.write_bytes(path.read_bytes() + b'{"body": {"round"')
         (opened.run / "run.json").write_text('{"final": {"accuracy": 0.9}, "rounds": [{"round": 1}]}')
         (run,) = Centre(None, [opened.run]).runs()
-        assert (len(run.rounds), run.final) == (2, {"accuracy": 0.9})
+        assert (len(run.rounds), [(one.name, one.text) for one in run.final]) == (2, [("accuracy", "0.900")])
+
+    def test_a_metric_stands_beside_its_error_and_one_that_noise_drowns_has_no_number(
+        self, client: Any, opened: Opened
+    ) -> None:
+        noisy = {"accuracy": 0.71, "accuracy_error_95": 0.083, "old_error_95": 1, "auc": None, "loss": "x"}
+        rounds = [{"round": 1, "metrics": {"accuracy": None, "accuracy_error_95": 0.9}}]
+        (opened.run / "run.json").write_text(json.dumps({"final": noisy, "rounds": rounds}))
+        page = text(client, f"/runs/{PAST.digest().hex()}")
+        cards = re.findall(r'<h3>(.*?)</h3><p class="big">(.*?)</p>', page)
+        assert cards == [
+            ("accuracy", "0.710 ± 0.083"),
+            ("old error 95", "1.000"),
+            ("auc", "–"),
+            ("loss", "–"),
+        ]
+        assert '<td data-label="Metrics">accuracy –</td>' in page
+
+
+def test_letters_that_are_drawn_as_nothing_are_marked() -> None:
+    assert printable("heart\u3164\u2800\u200b 1") == "heart\ufffd\ufffd\ufffd 1"
+
+
+def test_a_record_that_goes_away_while_it_is_looked_at_is_left_out(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = opened.console.records
+    assert records is not None
+    gone = opened.site.folder / "gone.json"
+    monkeypatch.setattr(records_module, "files_below", lambda _folder: [gone])
+    assert records._files() == []
 
 
 def test_folders_that_are_no_console(opened: Opened, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from secfed.audit.privacy.study_tables import source_and_columns
+from secfed.audit.privacy.study_tables import source_and_columns, withheld
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 
@@ -52,3 +52,20 @@ def test_anything_else_names_nothing(tmp_path: Path, damage: str) -> None:
     (tmp_path / "study.json").write_text(other if damage == "other" else damage)
     assert source_and_columns(run(tmp_path)) == (None, ())
     assert source_and_columns(run(tmp_path / "absent")) == (None, ())
+
+
+def test_what_statistics_withhold_is_named(tmp_path: Path) -> None:
+    text = """
+study = { name = "tables", rounds = 1 }
+algorithm = { name = "statistics", analyses = { a = { kind = "counts", columns = ["sex"] } }, min_cell = 7 }
+model = { name = "none" }
+data = { name = "diabetes-table" }
+"""
+    study = Study.parse(text)
+    (tmp_path / "study.json").write_text(json.dumps(study.identity()))
+    found = run(tmp_path)
+    found.study = study_id(study)
+    assert "fewer than min_cell = 7 records" in withheld(found)
+    assert "min_hospitals = 2 hospitals" in withheld(found)
+    (tmp_path / "study.json").write_text(json.dumps(TABLES))
+    assert withheld(run(tmp_path)) == ""
