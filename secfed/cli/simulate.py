@@ -13,6 +13,7 @@ from rich.text import Text
 
 from secfed.cli.imports import quick_imports
 from secfed.cli.options import StudyFile
+from secfed.cli.track import Track, open_writers, tracking
 from secfed.config.plugins import own_errors_in_full
 from secfed.config.protections import Reveal
 from secfed.errors import ConfigError
@@ -20,7 +21,7 @@ from secfed.runs.replaced_run import replacing
 from secfed.runs.run_folder import FIGURES_FOLDER, is_unfinished, prepare, run_json
 from secfed.runs.run_report import RunReport
 from secfed.simulation.dropouts import Dropout
-from secfed.terminal.consoles import stderr, stdout
+from secfed.terminal.consoles import say, stderr, stdout
 from secfed.terminal.live_rounds import watching
 from secfed.terminal.tables import summary
 from secfed.wire.stages import STAGES
@@ -109,6 +110,7 @@ def simulate(
             "digits of the model; run.json says how many there were.",
         ),
     ] = 1,
+    track: Track = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print run.json to stdout and nothing else.")
     ] = False,
@@ -116,16 +118,18 @@ def simulate(
 ) -> None:
     """Run a study on this machine: every hospital, the aggregator and the protocol between them.
 
-    Shows progress, then a row per round, the final metrics, and what the aggregator saw. A run that was
-    killed begins again with the same command.
+    Shows progress, then a row per round, the final metrics, and what the aggregator saw. Stopped or killed,
+    the same command goes on where the run was.
 
     [bold]Example:[/] secfed simulate study.toml --out runs/first --drop hospital-2@mask:3
     """
     drops = [Dropout.parse(text) for text in drop or []]  # before anything that takes time
     budgets = _budgets(budget or [])
+    writers = open_writers(track or [])
     with quick_imports():
         from secfed.engine.options import EngineOptions
         from secfed.simulation.simulate import simulate as run_study
+        from secfed.simulation.unfinished import left_in
         from secfed.study.limits import study_id
         from secfed.study.study import Study
 
@@ -146,9 +150,17 @@ def simulate(
             unfinished = is_unfinished(out, study_id(study))
             if overwrite and not unfinished:
                 folder = stack.enter_context(replacing(out))
-            else:
+            elif overwrite or not unfinished or (left := left_in(out)) is None:
                 prepare(out, overwrite=unfinished)
-        observer = stack.enter_context(watching(stderr(), quiet=as_json))
+            elif not as_json:
+                say(stderr(), f"{out}: goes on after round {left.position.round - 1}")
+        console = stderr()
+        watched = stack.enter_context(watching(console, quiet=as_json))
+
+        def warn(tracker: str, said: str) -> None:
+            say(console, f"warning: --track {tracker}: {said}", "yellow")
+
+        observer = stack.enter_context(tracking(writers, study, out, watched, warn, simulated=True))
         report = run_study(
             study, out=folder, drops=drops, observer=observer, compare=compare, budgets=budgets, engine=where
         )

@@ -17,9 +17,9 @@ from typing import Protocol
 import torch
 from threadpoolctl import threadpool_limits
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram
+from secfed.algorithms.framework.base import Algorithm
 from secfed.dp.ledger.ledger import Ledger
-from secfed.engine.kept_programs import PROGRAMS_KEPT, KeptPrograms, MadeWhenNeeded
+from secfed.engine.kept_programs import PROGRAMS_KEPT, KeptProgram, KeptPrograms, MadeWhenNeeded
 from secfed.site.containment import Alarm
 
 
@@ -32,7 +32,7 @@ class Engine(Protocol):
 
     workers: int
 
-    def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> SiteProgram:
+    def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> KeptProgram:
         """The program of one site.
 
         Args:
@@ -54,7 +54,7 @@ class Inline(Engine):
     def __init__(self, algorithm: Algorithm, seed: int, programs: int = PROGRAMS_KEPT) -> None:
         self._algorithm, self._seed, self._kept = algorithm, seed, KeptPrograms(programs)
 
-    def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> SiteProgram:  # noqa: ARG002
+    def program(self, site: str, alarm: Alarm, ledger: Ledger | None) -> KeptProgram:  # noqa: ARG002
         """The algorithm's own; its site contains what fails, and pays."""
         return MadeWhenNeeded(site, partial(self._algorithm.site, site), self._kept, self._seed)
 

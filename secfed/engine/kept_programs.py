@@ -7,6 +7,7 @@ on from it after a restart, and a worker that replaces another does.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +19,19 @@ from secfed.dp.training.unit_sums import UnitSums
 from secfed.wire.layout import Exchange, State, Summands
 
 PROGRAMS_KEPT: Final = 32  # in one process
+PROGRAM: Final = "program/"  # what the program saved, beside what its privacy did
+
+
+class KeptProgram(SiteProgram):
+    """One site's program, wherever it works, that another process can go on with."""
+
+    @abstractmethod
+    def kept(self) -> State:
+        """What the next process needs, between two rounds: whatever the engine."""
+
+    @abstractmethod
+    def go_on(self, kept: State) -> None:
+        """Go on from :meth:`kept`; before any work."""
 
 
 class KeptPrograms:
@@ -35,7 +49,7 @@ class KeptPrograms:
             self._here.popitem(last=False)[1].put_away()
 
 
-class MadeWhenNeeded(SiteProgram):
+class MadeWhenNeeded(KeptProgram):
     """One site's program; made once at first, so that what is wrong with its records shows at once.
 
     Args:
@@ -102,3 +116,16 @@ class MadeWhenNeeded(SiteProgram):
         """As the program's."""
         self._there().load(state)
         self._worked = True
+
+    def kept(self) -> State:
+        """See :class:`KeptProgram`."""
+        own = {PROGRAM + name: value for name, value in self.save().items()}
+        return own if self._privacy is None else own | self._privacy.save()
+
+    def go_on(self, kept: State) -> None:
+        """See :class:`KeptProgram`."""
+        own = {name.removeprefix(PROGRAM): kept[name] for name in kept if name.startswith(PROGRAM)}
+        if own:
+            self.load(own)
+        if self._privacy is not None:
+            self._privacy.load({name: kept[name] for name in kept if not name.startswith(PROGRAM)})

@@ -20,13 +20,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 import torch
 
-from secfed.algorithms.framework.base import SiteProgram
 from secfed.dp.accounting.events import from_value
 from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.dp.training.unit_sums import UnitSums
 from secfed.engine.interface import Engine
-from secfed.engine.kept_programs import PROGRAMS_KEPT
+from secfed.engine.kept_programs import PROGRAMS_KEPT, KeptProgram
 from secfed.engine.wire import DEFECT, Job, Tensors, error_head, raise_error
 from secfed.errors import DataError, LinkError, RangeError, SecfedError, WrongState
 from secfed.site.containment import Alarm, Failure
@@ -193,7 +192,7 @@ class Pool(Engine):
             return worker.link
 
 
-class RemoteProgram(SiteProgram):
+class RemoteProgram(KeptProgram):
     """One site's program, somewhere else."""
 
     def __init__(self, pool: Pool, home: Worker, site: str, alarm: Alarm, ledger: Ledger | None) -> None:
@@ -212,9 +211,14 @@ class RemoteProgram(SiteProgram):
         """As :meth:`use_privacy`."""
         sums.weak_delta = self._weak_delta
 
-    def save(self) -> State:
+    def kept(self) -> State:
         """What the worker kept with the newest contribution."""
         return self._kept
+
+    def go_on(self, kept: State) -> None:
+        """A worker is given it before the next work."""
+        self._kept = kept
+        self._version += 1
 
     def begin(self) -> None:
         """Let a worker make the program."""

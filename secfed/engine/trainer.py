@@ -17,6 +17,7 @@ import torch
 from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.framework.unfit import counted_as_defaults
+from secfed.engine.kept_programs import PROGRAM
 from secfed.engine.wire import (
     Connection,
     Job,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
     from secfed.dp.training.unit_sums import UnitSums
 
-_PROGRAM = "program/"
 _MOST_SHOWN = 100  # values that do not fit the study, in the log of training; there may be millions
 
 
@@ -88,7 +88,7 @@ class Trainer:
         self._local_key = b""
         if study.privacy is not None and study.privacy.hides_records:
             self._prepare(study.privacy, connection, kept)
-        own = {n.removeprefix(_PROGRAM): value for n, value in kept.items() if n.startswith(_PROGRAM)}
+        own = {n.removeprefix(PROGRAM): value for n, value in kept.items() if n.startswith(PROGRAM)}
         if own:
             self._program.load(own)
 
@@ -113,7 +113,7 @@ class Trainer:
                 max_delta_times_records=most,
             )
             self._program.use_privacy(local)
-            local.load({n: value for n, value in kept.items() if not n.startswith(_PROGRAM)})
+            local.load({n: value for n, value in kept.items() if not n.startswith(PROGRAM)})
             self._local = local
         if self.weak_delta and not self._quiet:
             print(WEAK_DELTA, file=sys.stderr)  # the log of training, which stays at the site
@@ -171,7 +171,7 @@ class Trainer:
         given = contained(number, exchange, work, settled, found.append, only_values=strict)
         if self.engines != known and not self._quiet:
             print(f"private steps clip records by: {', '.join(self.engines)}", file=sys.stderr)
-        kept = {_PROGRAM + name: value for name, value in self._program.save().items()}
+        kept = {PROGRAM + name: value for name, value in self._program.save().items()}
         if self._local is not None:
             kept |= self._local.save()
         return given, kept, found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from secfed.runs.run_folder import (
     refuse_folders,
     remove_files,
 )
+from secfed.storage import flock
 from secfed.storage.atomic import unwritable_errors
 
 
@@ -82,7 +82,7 @@ def _alone(new: Path, out: Path) -> Iterator[None]:
     descriptor = os.open(new, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock.lock(descriptor)
         except BlockingIOError:
             message = f"--out {out}: another command is replacing this run."
             raise ConfigError(message, remedy=ANOTHER_FOLDER) from None

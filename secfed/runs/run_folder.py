@@ -1,7 +1,8 @@
 """The folder that a run writes: which file is called what, making it ready, and run.json.
 
 ``run.json``, ``model.safetensors``, ``roster.json``, ``transcript.jsonl``, ``figures/*.svg`` and, in a
-simulation, ``study.json``, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
+simulation, ``study.json``, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``;
+while a simulation runs, also ``unfinished``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -17,7 +19,7 @@ from secfed.errors import ConfigError, TranscriptError
 from secfed.records.chain_file import ChainFile
 from secfed.records.roster_file import ROSTER_FILE
 from secfed.runs.run_report import RunReport
-from secfed.storage.atomic import write_atomic
+from secfed.storage.atomic import PART, write_atomic
 
 RUN_FILE = "run.json"
 STUDY_FILE = "study.json"  # of a simulation: the settings of which a study's id has the digest
@@ -25,6 +27,8 @@ MODEL_FILE = "model.safetensors"
 TRANSCRIPT_FILE = "transcript.jsonl"
 DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one
 STUDIES_FOLDER = "studies"  # in the state folder of a hospital
+UNFINISHED_FILE = "unfinished"  # of a simulation: with what it goes on after a kill; gone when it is over
+UNFINISHED_SUMS = "unfinished-sums"  # likewise: sums that only the sites can open
 FIGURES_FOLDER = "figures"
 FIGURES = ("metrics", "participation", "cost")  # of figures.py
 FROM_BACKUP = "from-backup"  # of a hospital: what is known after its memory was lost
@@ -147,10 +151,25 @@ def remove_files(files: Sequence[Path]) -> None:
 
 def files_of(out: Path) -> Iterator[Path]:
     """Every file of an earlier run, and the audit report on it."""
-    yield from (out / name for name in (MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, ROSTER_FILE, AUDIT_REPORT))
+    names = MODEL_FILE, RUN_FILE, STUDY_FILE, TRANSCRIPT_FILE, ROSTER_FILE, AUDIT_REPORT
+    yield from (out / name for name in names)
     yield from sites_folder(out).glob(f"*/{TRANSCRIPT_FILE}")
     yield from sites_folder(out).glob("*/ledger-*.jsonl*")  # with its lock file
     yield from (out / FIGURES_FOLDER / f"{name}.svg" for name in FIGURES)
+    yield from unfinished_files(out)
+
+
+def unfinished_files(out: Path) -> Iterator[Path]:
+    """What a simulation that was killed is gone on with."""
+    yield from (out / UNFINISHED_FILE, out / f"{UNFINISHED_FILE}{PART}")
+    yield from (out / UNFINISHED_SUMS).glob("*.sum*")
+
+
+def remove_unfinished(out: Path) -> None:
+    """Remove these files, and their folder if nothing else is in it."""
+    remove_files(list(unfinished_files(out)))
+    with suppress(OSError):
+        (out / UNFINISHED_SUMS).rmdir()
 
 
 def run_json(report: RunReport) -> str:

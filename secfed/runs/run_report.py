@@ -303,6 +303,38 @@ class CallingObserver(Observer):
         self._function(report)
 
 
+class Observers(Observer):
+    """Tells several observers, one after the other."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._all = observers
+
+    def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
+        """Tell each."""
+        for one in self._all:
+            one.started(study, sites, rounds)
+
+    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
+        """Tell each."""
+        for one in self._all:
+            one.stage(round_number, exchange, stage, done, total)
+
+    def round_finished(self, report: RoundReport) -> None:
+        """Tell each."""
+        for one in self._all:
+            one.round_finished(report)
+
+    def round_kept(self, report: RoundReport) -> None:
+        """Tell each."""
+        for one in self._all:
+            one.round_kept(report)
+
+    def finished(self, report: RunReport) -> None:
+        """Tell each."""
+        for one in self._all:
+            one.finished(report)
+
+
 def complete(reports: dict[int, RoundReport], metrics: Mapping[int, Metrics], observer: Observer) -> None:
     """Complete the reports of rounds whose metrics a later sum brought, and tell the observer of each."""
     for number, found in metrics.items():

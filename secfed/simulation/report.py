@@ -36,11 +36,13 @@ class Progress:
     rounds: int
     observer: Observer
     reports: dict[int, RoundReport] = field(default_factory=dict)
-    outcomes: list[RoundOutcome] = field(default_factory=list)
+    survivors: list[int] = field(default_factory=list)  # of every sum, in order
+    closing_aborted: str | None = None  # why the newest round was given up, the closing evaluation in the end
 
     def add(self, report: RoundReport, outcome: RoundOutcome, metrics: Mapping[int, Metrics]) -> None:
         """One more round is over."""
-        self.outcomes.append(outcome)
+        self.survivors += [len(summed.result.survivors) for summed in outcome.sums]
+        self.closing_aborted = outcome.aborted.message if outcome.aborted else None
         if report.round <= self.rounds:  # the closing evaluation has no row of its own
             self.reports[report.round] = report
             self.observer.round_finished(report)
@@ -50,8 +52,7 @@ class Progress:
 def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunReport:
     """The report of a finished run."""
     study, program = parties.terms.study, parties.server_program()
-    sums = [summed for outcome in progress.outcomes for summed in outcome.sums]
-    metrics, closing = program.metrics(), progress.outcomes[-1]
+    metrics = program.metrics()
     return RunReport(
         study=study.study.name,
         algorithm=study.algorithm.name,
@@ -63,15 +64,15 @@ def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunR
         ),  # only a closing evaluation that came to a sum measures it
         saw=what_the_aggregator_saw(
             study.protection.kind,
-            sums=len(sums),
-            survivors=[len(summed.result.survivors) for summed in sums],
+            sums=len(progress.survivors),
+            survivors=progress.survivors,
             layouts=(plan.layout for plan in _plans(study, parties.terms.algorithm)),
             words=built.field_words(),
         ),
         initial=metrics.get(0),
         oracle=_oracle(parties, built, program.model()),
         privacy=_privacy(parties, built),
-        closing_aborted=closing.aborted.message if closing.aborted else None,
+        closing_aborted=progress.closing_aborted,
         start=study.model.start_sha256,
         **chosen_round(program, study.rounds),
         zeroed=tuple(_zeroed(parties)),

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from secfed.algorithms.framework.base import ServerProgram
-from secfed.config.plugins import own_code_errors
+from secfed.config.plugins import own_code_errors, own_place, source_of
 from secfed.crypto.identity import remembered_signatures
 from secfed.engine.choice import open_engine
 from secfed.engine.interface import threads_of_torch
@@ -29,14 +30,17 @@ from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import CLOSED, MODEL, TRANSCRIPT, Transcript
 from secfed.runs.model_record import ModelRecord, metrics_digest, run_metrics_digest
+from secfed.runs.notebook import unless_told
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, site_folder, write_run
-from secfed.runs.run_report import CallingObserver, Observer, RoundReport, RunReport, SilentObserver
+from secfed.runs.run_report import CallingObserver, Observer, RoundReport, RunReport
 from secfed.server.coordinator import RoundOutcome
 from secfed.simulation.comparison import Comparer, Other
 from secfed.simulation.dropouts import Dropout
+from secfed.simulation.going_on import go_on, kept_of
 from secfed.simulation.parties import Consortium, open_consortium
 from secfed.simulation.report import Progress, report_of
 from secfed.simulation.transport import SimulatedTransport
+from secfed.simulation.unfinished import Unfinished, stamp_of
 from secfed.site.terms import Terms
 from secfed.storage.atomic import write_atomic
 from secfed.study.build import build, build_data
@@ -58,8 +62,9 @@ def simulate(
 
     Args:
         observer: told of stages and rounds as they end; a function is called with every round's report, and
-            again once its metrics are known.
-        out: folder for run.json, model.safetensors, transcripts and the roster; None writes nothing.
+            again once its metrics are known. None shows a table in a notebook, and nothing elsewhere.
+        out: folder for run.json, model.safetensors, transcripts and the roster; None writes nothing. A run
+            of the same study that was killed there is gone on with.
         compare: also train outside the protocol: ``alone`` each hospital by itself, ``centralised`` one model
             on all records.
         budgets: site to the epsilon that its policy allows, where that is not the study's own.
@@ -67,12 +72,13 @@ def simulate(
     Raises:
         ConfigError: a drop or budget names an unknown site, privacy that the study cannot have, or a
             ``model.start`` that it cannot begin with; an engine that is not there.
-        ConfigError: also whatever own code of the study raises, with its text, file and line.
+        ConfigError: also whatever own code of the study raises, with its text, file and line; or ``out``
+            holds the beginning of a run that was made with something else.
         RoundAborted: not one sum came about, or every round was given up.
         LinkError: the engine ended.
     """
     if not isinstance(observer, Observer):
-        observer = SilentObserver() if observer is None else CallingObserver(observer)
+        observer = unless_told() if observer is None else CallingObserver(observer)
     with own_code_errors(study.own_code), link_errors(), ExitStack() as stack:
         options = engine or EngineOptions()
         stack.enter_context(threads_of_torch(options.threads))
@@ -87,15 +93,24 @@ def simulate(
         comparer = None if compare is None else Comparer(study, built, data, compare)
         working = open_engine(options, study, built, study_id=terms.study_id, sites=len(names))
         stack.callback(working.close)
-        parties = open_consortium(terms, working, out, budgets or {}, stack)
+        kept = None
+        if out is not None and all(map(source_of, study.own_code)):  # else nobody can tell if it changed
+            kept = Unfinished(out, stamp_of(study, drops, budgets or {}, options))
+            stack.enter_context(_ended_by_its_own(kept, own_code=bool(study.own_code)))
+        left = None if kept is None else kept.left
+        parties = open_consortium(terms, working, out, budgets or {}, stack, left)
         # The ciphers of masked protection let go of Python's lock; nothing else would gain by threads.
         threads = min(working.workers, os.cpu_count() or 1) if study.protection.name == "masked" else 1
         carrier = SimulatedTransport(
             drops, observer, parties.log, workers=working.workers, protecting=threads
         )
-        run = parties.connect(carrier, stack)
+        run = parties.connect(carrier, out, kept, stack)
         progress = Progress(study.rounds, observer)
         observer.started(study.name, names, study.rounds)
+        if left is not None:
+            go_on(parties, progress, carrier, left)
+        if kept is not None and out is not None:
+            kept.collect = partial(kept_of, parties, progress, carrier, out)
         clock = time.perf_counter()
 
         def finished(outcome: RoundOutcome) -> None:
@@ -108,7 +123,7 @@ def simulate(
             clock = time.perf_counter()
 
         run.run(finished)
-        if not any(outcome.sums for outcome in progress.outcomes):
+        if not progress.survivors:
             raise _no_sum(carrier)
         if progress.reports and all(report.aborted for report in progress.reports.values()):
             raise _no_round(progress)
@@ -118,6 +133,8 @@ def simulate(
             for log in (parties.log, *parties.logs.values()):
                 log.append(CLOSED, log.closing())
             write_run(report, out)
+        if kept is not None:
+            kept.end()
         if comparer is not None:  # what goes wrong from here on leaves a finished run
             report = replace(report, compare=comparer.result(parties.server_program().model()))
             if out is not None:
@@ -126,10 +143,21 @@ def simulate(
     return report
 
 
+@contextmanager
+def _ended_by_its_own(kept: Unfinished, *, own_code: bool) -> Iterator[None]:
+    """A study that came to nothing, and own code that failed, begin again: to go on would repeat the end."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RoundAborted) or (own_code and own_place(error) is not None):
+            kept.end()
+        raise
+
+
 def _check_packages(study: Study) -> None:
-    """Say at the start that a package is missing, not round by round."""
+    """Say at the start what is missing, packages or files in memory, not round by round."""
     if study.protection.name == "encrypted":
-        import_module("secfed.crypto.encrypted.bfv_tenseal")
+        import_module("secfed.crypto.encrypted.bfv_tenseal").MemoryFile()
 
 
 def _check_drops(study: Study, drops: Sequence[Dropout], names: Sequence[str]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from secfed.cli.app import app
@@ -58,3 +61,20 @@ def a_run(*, rounds: int = 5, protection: str = "masked", **changes: Any) -> Run
 
 def secfed(*arguments: object, columns: int = 120) -> Result:
     return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(item) for item in arguments])
+
+
+def scalars(folder: Path) -> dict[tuple[str, int], float]:
+    """Every scalar of every event file below the folder; each must be there once."""
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2", reason="needs the extra track")
+    found: dict[tuple[str, int], float] = {}
+    for file in folder.rglob("*tfevents*"):
+        data, at = file.read_bytes(), 0
+        while at < len(data):
+            (size,) = struct.unpack_from("<Q", data, at)
+            event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+            at += 12 + size + 4
+            for value in event.summary.value:
+                if value.WhichOneof("value") == "simple_value":
+                    assert (value.tag, event.step) not in found
+                    found[value.tag, event.step] = value.simple_value
+    return found

@@ -32,7 +32,11 @@ class TestFrontDoor:
         shown = secfed("--help", columns=80).stdout
         panels = ("Researchers", "Hospital", "Study centre", "Officers and auditors")
         commands = {
-            "Researchers": ["init", "simulate", "analyse", "sweep", "new", "algorithms", "attack", "bench"],
+            "Researchers": [
+                "init",
+                "examples",
+                *("simulate", "analyse", "sweep", "new", "algorithms", "attack", "bench"),
+            ],
             "Hospital": ["site", "agent", "policy"],
             "Study centre": ["consortium", "aggregate"],
             "Officers and auditors": ["audit", "transcript", "console"],

@@ -115,6 +115,28 @@ class TestOptions:
         assert (engine.replaced, asked.drops, asked.out, asked.compare) == ({}, [], None, None)
         assert asked.engine == EngineOptions()
 
+    @pytest.mark.parametrize("text", ["tensorboard", "tensorboard:", "wandb:x"])
+    def test_a_tracker_that_cannot_be_stops_before_the_study_is_read(self, engine: Engine, text: str) -> None:
+        result = secfed("simulate", "s.toml", "--track", text)
+        assert result.exit_code == 2
+        assert "--track" in result.stderr
+        assert not hasattr(engine, "file")
+
+    @pytest.mark.parametrize(
+        "uri",
+        [
+            "https://me:secret@tracker.example",
+            "postgresql://host/db?user=me&password=secret",
+            "postgresql://host/db?Pass%77ord=secret",
+            "https://[secret",
+        ],
+    )
+    def test_a_tracker_is_not_given_a_password_that_everybody_reads(self, engine: Engine, uri: str) -> None:
+        result = secfed("simulate", "s.toml", "--track", f"mlflow:{uri}")
+        assert result.exit_code == 2
+        assert "holds a name or a password" in " ".join(result.stderr.split())
+        assert "secret" not in result.stderr
+
     def test_a_malformed_drop_stops_before_the_study_is_even_read(self, engine: Engine) -> None:
         result = secfed("simulate", "s.toml", "--drop", "hospital-2@upload")
         assert result.exit_code == 2

@@ -95,6 +95,27 @@ def test_the_same_command_after_the_driver_was_killed_gives_the_same_model(
     assert (out / "model.safetensors").read_bytes() == model
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["inline", "processes"])
+def test_the_same_command_goes_on_in_the_round_that_was_killed(engine: str, tmp_path: Path) -> None:
+    study, out = tmp_path / "study.toml", tmp_path / "run"
+    study.write_text(TEXT.replace("rounds = 2", "rounds = 40"))
+    model = _model(study.read_text(), tmp_path / "whole")
+    with Fork(_command(study, out, engine), cwd=ROOT, stderr=subprocess.DEVNULL) as driver:
+        while not (out / "unfinished").exists():
+            assert driver.poll() is None
+            time.sleep(0.01)
+        time.sleep(random.Random(engine).uniform(0.0, 0.5))
+        driver.kill()
+    assert not (out / "run.json").exists()
+    done = Fork(_command(study, out, engine), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    _, said = done.communicate(timeout=300)
+    assert done.returncode == 0, said
+    assert f"{out}: goes on after round" in said
+    assert (out / "model.safetensors").read_bytes() == model
+    assert not (out / "unfinished").exists()
+
+
 def _below(pid: int) -> list[int]:
     """The processes that a process started, and theirs."""
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)

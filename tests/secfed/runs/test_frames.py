@@ -69,6 +69,7 @@ def test_a_live_table_grows_in_its_place(monkeypatch: pytest.MonkeyPatch) -> Non
     shown.display = lambda _table, display_id: Handle() if display_id else None
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(notebook, "_BETWEEN_S", 0.0)
     table = LiveTable()
     first, *_ = a_run().rounds
     table.started("<script>", SITES, 1)

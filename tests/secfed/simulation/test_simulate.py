@@ -22,11 +22,12 @@ from secfed.crypto.messages import Survivors
 from secfed.engine.options import EngineOptions
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.records.roster_file import read_roster
-from secfed.runs.run_folder import prepare
+from secfed.runs.run_folder import files_of, prepare
 from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.simulation.transport import SimulatedTransport
+from secfed.storage.code_digest import code_digest
 from secfed.study.study import Study
 from secfed.terminal.tables import summary
 from secfed.wire.frames import Step, decode
@@ -319,6 +320,21 @@ def test_every_transcript_of_a_finished_run_is_closed(tmp_path: Path) -> None:
     verdict = verify_run(tmp_path / "out", read_roster(tmp_path / "out" / "roster.json"))
     assert not [party.owner for party in verdict.parties if party.is_open]
     assert not verdict.problems
+
+
+def test_every_file_of_a_run_gives_way_to_a_later_run(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out")
+    written = {path for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert written <= set(files_of(tmp_path / "out"))
+
+
+def test_every_transcript_says_which_code_closed_it(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out")
+    for path in (tmp_path / "out").rglob("transcript.jsonl"):
+        (closed,) = [
+            body for line in path.read_text().splitlines() if (body := json.loads(line))["kind"] == "closed"
+        ]
+        assert closed["body"]["build"] == code_digest()
 
 
 def test_a_site_records_that_it_released_shares_before_it_knows_the_result(tmp_path: Path) -> None:
