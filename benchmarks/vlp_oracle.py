@@ -18,6 +18,7 @@ from distortion import distortion_matrix
 from torch import nn
 
 from secfed.algorithms.data.image_text.base import Pairs
+from secfed.algorithms.data.image_text.chest_synthetic import ChestSynthetic
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
@@ -177,20 +178,46 @@ def summary(per_site: PerSite) -> dict[str, float]:
 
 def relative_summary(algorithm: VlpAlgorithm, model: State) -> dict[str, float]:
     """As :func:`summary`, of each site's recall at 1 divided by what its repeated reports leave possible."""
+    tests = [algorithm.site_data(site).test for site in algorithm.setting.sites]
+    found = _ceilings(algorithm, model, tests)
+    return _spread(found, "relative_recall", "relative_")
+
+
+def fair_summary(algorithm: VlpAlgorithm, model: State) -> dict[str, float]:
+    """Two evaluations in which sites differ by the model and not by their held-out pairs.
+
+    ``common_..``: pairs of each site's style with one mixture of findings for all (``chest-synthetic`` only),
+    also divided by their ceiling. ``distinct_..``: each site's own pairs, one of every report.
+    """
+    data, sites = algorithm.data, algorithm.setting.sites
+    tests = [algorithm.site_data(site).test for site in sites]
+    found = _spread(_ceilings(algorithm, model, tests, distinct=True), "recall", "distinct_")
+    if isinstance(data, ChestSynthetic):
+        common = _ceilings(algorithm, model, [data.common(site) for site in sites])
+        found |= _spread(common, "recall", "common_") | _spread(common, "relative_recall", "common_relative_")
+    return found
+
+
+def _ceilings(
+    algorithm: VlpAlgorithm, model: State, tests: Iterable[Pairs], *, distinct: bool = False
+) -> list[dict[str, float]]:
     network, batch = algorithm.network(model), algorithm.options.evaluation_batch
-    tests = (algorithm.site_data(site).test for site in algorithm.setting.sites)
-    sums = [
-        retrieval.evaluate_site(network, pairs, batch, algorithm.device, ceiling=True)
+    return [
+        retrieval.evaluate_site(network, pairs, batch, algorithm.device, ceiling=True, distinct=distinct)
         for pairs in tests
         if len(pairs)
     ]
-    if not sums:
+
+
+def _spread(found: list[dict[str, float]], name: str, start: str = "") -> dict[str, float]:
+    """Mean, lowest and population standard deviation over the sites of one recall at 1."""
+    values = [one[f"eval/{name}_at_1"] for one in found]
+    if not values:
         return {}
-    relative = [one["eval/relative_recall_at_1"] for one in sums]
     return {
-        "relative_at_1": math.fsum(relative) / len(relative),
-        "worst_relative_at_1": min(relative),
-        "relative_disparity": statistics.pstdev(relative),
+        f"{start}at_1": math.fsum(values) / len(values),
+        f"worst_{start}at_1": min(values),
+        f"{start}disparity": statistics.pstdev(values),
     }
 
 

@@ -15,6 +15,7 @@ from vlp_runs import (
     ABLATION,
     ALL,
     COUNTING,
+    EXCESS,
     METHODS,
     ON_TOP,
     OTHERS,
@@ -55,6 +56,9 @@ comparisons inside one table mean anything.
   Per-site numbers are `oracle`: a simulation can know them, a study cannot.
 * **R@1 / ceiling**: R@1 divided by what repeated reports leave possible: of several images with one report
   only one can come first. Its worst site and disparity compare methods; those of R@1 mostly compare records.
+* **One mixture**: pairs in each site's style whose findings are as frequent at every site; **distinct
+  reports**: each site's own pairs, one of every report. There sites differ by the model, and hardly by their
+  records.
 * **Decentralised**: each site alone; every site's model is measured at *all* sites, and the mean over the
   models is shown. "At home" is each model at its own site.
 * **Few shots**: one linear layer on frozen image features, 1 % or 10 % of the labels, five draws.
@@ -86,6 +90,17 @@ _RECALL = {
     "R@1 / ceiling": "relative_at_1",
     "worst": "worst_relative_at_1",
     "its disparity": "relative_disparity",
+}
+_FAIR = {
+    "R@1, one mixture": "common_at_1",
+    "worst, one mixture": "worst_common_at_1",
+    "disparity, one mixture": "common_disparity",
+    "R@1 / ceiling, one mixture": "common_relative_at_1",
+    "worst / ceiling": "worst_common_relative_at_1",
+    "its disparity": "common_relative_disparity",
+    "R@1, distinct reports": "distinct_at_1",
+    "worst, distinct": "worst_distinct_at_1",
+    "disparity, distinct": "distinct_disparity",
 }
 _OTHER = {
     "pneumonia 1 %": "pneumonia_1",
@@ -174,6 +189,7 @@ def _from_pretrained(found: Runs) -> list[str]:
     for rows, text in (
         (OTHERS, "#### Other methods that secure sums allow"),
         (ABLATION, "#### FedDRA without one of its parts, and with the paper's radius"),
+        (EXCESS, "#### Robust weights from the excess over a local reference"),
         (UNITS, "#### Anchor and guidance as squared norms, as in the papers' formulas"),
         (COUNTING, "#### The papers' counting, a tenth of each stage rising, and FedAvg with as many steps"),
     ):
@@ -227,19 +243,19 @@ def _data_of(found: Runs, methods: Mapping[str, Any]) -> str:
 def _tables(found: Runs, methods: Mapping[str, Any]) -> str:
     rows = {method: found[method] for method in methods if method in found}
     tables = []
-    for columns in (_RECALL, _OTHER):
+    for columns in (_RECALL, _FAIR, _OTHER):
         shown = {
             title: key for title, key in columns.items() if any(key in r[0]["scores"] for r in rows.values())
         }
         if not shown:
             continue
         own = ["distortion, own loss"] if any("distortion_own" in r[0] for r in rows.values()) else []
-        last = ["seeds", "CPU min"] if columns is _RECALL else ["distortion", *own]
+        last = {id(_RECALL): ["seeds", "CPU min"], id(_OTHER): ["distortion", *own]}.get(id(columns), [])
         lines = []
         for method, several in rows.items():
             scores = (mean_and_spread(run["scores"].get(key) for run in several) for key in shown.values())
             minutes = statistics.fmean(run["training_cpu_s"] for run in several) / 60
-            extra = [str(len(several)), f"{minutes:.1f}"]
+            extra = [str(len(several)), f"{minutes:.1f}"][: len(last)]
             if columns is _OTHER:
                 extra = [
                     mean_and_spread((run.get(key) for run in several), digits=3, scale=1.0)

@@ -165,6 +165,15 @@ UNITS = _pretrained(
         "fedrgb-sum-5": Method("FedRGB, squared norm, guidance 5", "fedrgb", {**_RGB, **_SUM}, ROUNDS + 1),
     }
 )
+# Robust weights made from how far a site's loss exceeds that of a model of its own, trained for as many
+# steps as the study has.
+EXCESS = _pretrained(
+    {
+        "feddra-excess": Method(
+            "FedDRA, weights from the excess", "feddra", {**_DRA, "rho": 0.1, "reference_steps": 6 * STEPS}
+        ),
+    }
+)
 # The papers' counting, a tenth of each stage rising, and FedAvg with as many steps or with heads first.
 _SHARE = {"learning_rate_warmup_share": 0.1}
 COUNTING = _pretrained(
@@ -212,6 +221,7 @@ ALL = {
     **OTHERS,
     **ABLATION,
     **UNITS,
+    **EXCESS,
     **COUNTING,
     **PRIVATE,
     **TRACES,
@@ -316,6 +326,7 @@ def _trained(algorithm: VlpAlgorithm, kind: str) -> tuple[list[State], list[Mapp
 def _scores(algorithm: VlpAlgorithm, dataset: str, model: State, *, toy: bool) -> dict[str, float]:
     """Everything one model is measured by; the study's seed decides the draws."""
     scores = vlp_oracle.summary(algorithm.per_site(model)) | vlp_oracle.relative_summary(algorithm, model)
+    scores |= vlp_oracle.fair_summary(algorithm, model)
     network, device, seed = algorithm.network(model), algorithm.device, algorithm.setting.study.seed
     sites = [algorithm.site_data(site) for site in algorithm.setting.sites]
     train, test = (

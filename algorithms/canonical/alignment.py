@@ -41,7 +41,10 @@ from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, State, Totals
 
 # Keys of [model] that features depend on; "start" is refused elsewhere.
-_ENCODERS = {"name", "size", "image_weights", "text_weights", "gradient_checkpointing", "start"}
+_ENCODERS = {
+    *("name", "size", "image_weights", "text_weights", "image_tower", "text_tower"),
+    *("gradient_checkpointing", "start"),
+}
 
 
 class AlignmentServer(CanonicalServer):

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data import base
+from secfed.algorithms.data.encoder_packages import resolved
 from secfed.algorithms.data.image_files import ImageSource, Preparation, prepared_image, stays_inside
 from secfed.algorithms.data.tokens import FolderTokenizer, HashTokenizer, Tokenizer, WordTokenizer, read_words
 from secfed.algorithms.framework.datasets import SiteId
@@ -77,7 +78,9 @@ class PairsOptions(base.DataOptions):
         default=None, description="a public list, one word a line, relative to the study"
     )
     tokenizer_folder: str | None = Field(
-        default=None, description="a tokenizer's folder, relative to the study"
+        default=None,
+        description='a tokenizer\'s folder, relative to the study, or "package:minilm-l6-v2" for that of an '
+        "installed encoder",
     )
     text_length: TextLength = 112
     share: float = Field(default=1.0, gt=0, le=1, description="the share of patients (or images) in use")
@@ -123,7 +126,7 @@ class PairsOptions(base.DataOptions):
         if self.tokenizer == "words":
             return WordTokenizer(read_words(folder / (self.words_file or "")), self.text_length)
         if self.tokenizer == "folder":
-            return FolderTokenizer(folder / (self.tokenizer_folder or ""), self.text_length)
+            return FolderTokenizer(resolved(self.tokenizer_folder or "", folder), self.text_length)
         return HashTokenizer(self.buckets, self.text_length)
 
 

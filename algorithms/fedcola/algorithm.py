@@ -45,6 +45,7 @@ class FedCola(PlannedStages[FedColaStage]):
     """FedCola, bound to one study."""
 
     private_units = ("group", "site")
+    warm_start = True
     noised_fields = ("update",)
 
     def __init__(self, setting: Setting, options: FedColaOptions) -> None:
@@ -71,24 +72,33 @@ class FedCola(PlannedStages[FedColaStage]):
                 data.image_shape, data.text_length, data.vocabulary, data.image_classes, data.text_classes
             ),
             privacy=study.privacy,
+            starts=study.model.start is not None,
         )
 
     @cached_property
     def initial(self) -> Mapping[Kind, State]:
         """The first model of every group; blocks of all towers are equal."""
-        return transfer_transformer.initial(self.plan.seed, self.plan.facts, self.plan.model)
+        plan, folder = self.plan, self.setting.study.folder
+        return transfer_transformer.initial(plan.seed, plan.facts, plan.model, folder)
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than :meth:`FedColaServer.broadcast` gives."""
         stage, plan = self.stage(round_number, exchange), self.plan
         expected: dict[str, tuple[int, ...]] = {}
-        if stage.step != "attention":
+        if plan.sends_all(stage, round_number):
+            shapes = plan.shapes
+            expected = {f"{MODEL}{k}/{name}": one for k in plan.kinds for name, one in shapes[k].items()}
+        elif stage.step != "attention":
             expected = {MODEL + name: shape for name, shape in plan.shapes[stage.of].items()}
-        if stage.step == "own" and stage.of != "pairs":
+        if stage.step == "own" and stage.of != "pairs" and not plan.sends_all(stage, round_number):
             other: Modality = "text" if stage.of == "image" else "image"
             for name in plan.co_layers:
                 expected[OTHER + name] = plan.shapes[other][f"{other}.{name}"]
         check_shapes(broadcast, expected)
+
+    def model_in(self, broadcast: State) -> State:
+        """The models of all groups, which round 1 of a study with ``model.start`` sends everybody."""
+        return part_of(broadcast, MODEL)
 
     def server(self) -> FedColaServer:
         """A fresh server program."""

@@ -23,6 +23,7 @@ from secfed.algorithms.fedcola.options import FedColaOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
 from secfed.algorithms.framework.parameters import write_parameters
 from secfed.algorithms.framework.randomness import numpy_generator, seeded
+from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.models import transfer_transformer
@@ -60,6 +61,7 @@ class FedColaPlan(RoundPlan[FedColaStage]):
     kind_of: Mapping[SiteId, Kind]
     model: TransferTransformerOptions
     facts: TransferFacts
+    starts: bool = False  # with a model from a file
 
     def __post_init__(self) -> None:
         if "pairs" not in self.kinds:
@@ -133,6 +135,20 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         """The step size of one round."""
         return self.options.learning_rate * self.options.learning_rate_decay ** (round_number - 1)
 
+    def sends_all(self, stage: FedColaStage, round_number: int) -> bool:
+        """Whether sites get the models of all groups, to compare them with what the study begins with."""
+        return self.starts and round_number == 1 and stage.step == "own"
+
+    def received(self, stage: FedColaStage, round_number: int, broadcast: State) -> tuple[State, State]:
+        """The model of a group in a broadcast for its training, and the other modality's layers."""
+        if not self.sends_all(stage, round_number):
+            return part_of(broadcast, MODEL), part_of(broadcast, OTHER)
+        other: Modality = "text" if stage.of == "image" else "image"
+        layers = () if stage.of == "pairs" else self.co_layers
+        return part_of(broadcast, f"{MODEL}{stage.of}/"), {
+            name: broadcast[f"{MODEL}{other}/{other}.{name}"] for name in layers
+        }
+
     @property
     def weighted(self) -> bool:
         """Whether sites count by their records, so that a weight is part of every sum."""
@@ -191,6 +207,8 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         if round_number > self.rounds:
             return self.scoring if self.scores else ()
         every = self.scores and self.options.evaluate == "every" and round_number < self.rounds
+        if self.starts and round_number == 1:
+            every = False  # a site's first broadcast is compared with the file, so it must be before training
         return (*self.training, *(self.scoring if every else ()))
 
     def _updates(self, kind: Kind, names: Sequence[str], *, loss: bool) -> list[Field]:

@@ -46,6 +46,8 @@ class FedColaServer(ModelServer):
         stage = self._plan.stage(round_number, exchange)
         if stage.step == "attention":  # its sites have trained already
             return {}
+        if self._plan.sends_all(stage, round_number):
+            return {MODEL + name: value for name, value in self._model.items()}
         state = {MODEL + name: value for name, value in part_of(self._model, f"{stage.of}/").items()}
         if stage.step == "own" and stage.of != "pairs":
             other: Modality = "text" if stage.of == "image" else "image"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.data.transfer.base import TransferSite
-from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan
+from secfed.algorithms.fedcola.plan import FedColaPlan
 from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.local_training import fit
@@ -104,7 +104,8 @@ class FedColaSite(SiteProgram):
         weight, loss = self._weight(), 0.0
         if stage.step == "own":
             nothing: tuple[State, float] = ({}, math.nan)
-            update, loss = otherwise(nothing, self._train, round_number, broadcast)
+            given = self._plan.received(stage, round_number, broadcast)
+            update, loss = otherwise(nothing, self._train, round_number, *given)
             # A training that failed has had its turn: the sums of attention layers get zeros, and no refusal.
             shapes = self._plan.shapes[self._kind]
             left = update or {name: torch.zeros(shape) for name, shape in shapes.items()}
@@ -127,16 +128,14 @@ class FedColaSite(SiteProgram):
             return 1.0
         return min(len(self._train_samples), options.weight_cap) / options.weight_cap
 
-    def _train(self, round_number: int, broadcast: State) -> tuple[State, float]:
+    def _train(self, round_number: int, received: State, other: State) -> tuple[State, float]:
         options, plan, seed = self._options, self._plan, self._seed
-        received = part_of(broadcast, MODEL)
         trained = plan.trained(self._kind)
         with seeded(seed, "local training", self._site_id, round_number):
             network = plan.network(self._kind, received, self._device)
             for name, parameter in network.named_parameters():
                 parameter.requires_grad_(name in trained)
             if isinstance(network, Classifier) and options.co_layers != "none":
-                other = part_of(broadcast, OTHER)
                 gate(network, other, layers=options.co_layers, trainable=options.train_co_layers)
             parameters = [value for value in network.parameters() if value.requires_grad]
             rate = plan.learning_rate(round_number)

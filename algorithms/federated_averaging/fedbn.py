@@ -72,7 +72,7 @@ class FedBn(FedAvg):
 
     def _layers(self, model: nn.Module) -> tuple[str, ...]:
         """Names of the layers that never leave."""
-        every = [name for name, _ in model.named_modules() if name]  # "" is the whole model
+        every = _names(model)
         globs = [name for name in self.options.local_layers if _GLOB.intersection(name)]
         exact = (name for name in self.options.local_layers if name not in globs)
         named = (*exact, *sorted(matching(every, globs, _KEY)))
@@ -86,17 +86,16 @@ class FedBn(FedAvg):
 
     def summed_parameters(self, model: nn.Module) -> tuple[str, ...]:
         """All trainable parameters but those of local layers."""
-        layers = dict(model.named_modules())
         local = self._layers(model)
         for name in local:
-            if not name or name not in layers:  # "" is the whole model
-                known = ", ".join(filter(None, layers))
+            if name not in _names(model):
+                known = ", ".join(name for name, _ in model.named_modules() if name)
                 raise ConfigError(f"{_KEY}: the model has no layer {name!r}", remedy=f"its layers: {known}")
         return trainable(model, local=local)
 
     def _local(self, model: nn.Module) -> dict[str, torch.Tensor]:
         starts = tuple(f"{layer}." for layer in self._layers(model))
-        return {name: value for name, value in model.state_dict().items() if name.startswith(starts)}
+        return {name: value for name, value in model.state_dict().items() if f"{name}.".startswith(starts)}
 
     def site_memory(self) -> State:
         """The local layers, as the study begins with them."""
@@ -113,3 +112,9 @@ class FedBn(FedAvg):
         given = super().local_update(model, data, context)
         context.memory.update({name: value.cpu().clone() for name, value in self._local(model).items()})
         return given
+
+
+def _names(model: nn.Module) -> list[str]:
+    """Every name of every layer, then of every parameter: one may belong to no layer but the whole model."""
+    layers = [name for name, _ in model.named_modules(remove_duplicate=False) if name]  # "" is the whole
+    return [*layers, *(name for name, _ in model.named_parameters(remove_duplicate=False))]

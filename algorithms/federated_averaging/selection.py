@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
-from secfed.algorithms.framework.parameters import AT_HOME
+from secfed.algorithms.framework.parameters import AT_HOME, alike, names_of
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.models.adapters import add_adapters
@@ -27,6 +27,8 @@ from secfed.errors import ConfigError, MalformedMessage
 from secfed.wire.layout import State
 
 HOME: Final = "study/home"  # in broadcasts: two numbers of what stays at home
+_TRAVELS: Final = "algorithm.travels"
+_FROZEN: Final = "algorithm.frozen"
 _SAME: Final = 1e-4  # how far they may be apart, relatively: seeds give nearly equal numbers everywhere
 
 
@@ -78,9 +80,13 @@ def check_home(expected: State, broadcast: State) -> None:
 
 def _selected(model: nn.Module, options: FedAvgOptions, seed: int) -> nn.Module:
     """In place; ``travels`` names what trains beside adapters, or alone."""
-    names = [name for name, _ in model.named_parameters()]
-    travels = matching(names, options.travels, "algorithm.travels")
-    stays = matching(names, options.frozen, "algorithm.frozen")
+    every = names_of(model)
+    names = [name for one in every for name in one]
+    travels = matching(names, options.travels, _TRAVELS)
+    stays = matching(names, options.frozen, _FROZEN)
+    for one in every:
+        alike(one, travels, _TRAVELS)
+        alike(one, stays, _FROZEN)
     if options.adapters:
         with seeded(seed, "adapters"):
             adapted = add_adapters(model, options.adapters, rank=options.adapter_rank)

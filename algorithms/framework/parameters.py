@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -73,6 +73,29 @@ def write_parameters(model: nn.Module, state: State) -> None:
             parameter.copy_(state[name])
 
 
+def names_of(model: nn.Module) -> list[tuple[str, ...]]:
+    """Every parameter's names: one, or where layers share it, all of them; the first is that of messages."""
+    found: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        found.setdefault(id(parameter), []).append(name)
+    return [tuple(names) for names in found.values()]
+
+
+def alike(names: tuple[str, ...], chosen: Collection[str], key: str) -> bool:
+    """Whether a parameter is among the chosen; ConfigError if only some of its names are.
+
+    Security: else it leaves under one name what was to stay at the site under another.
+    """
+    inside = [name for name in names if name in chosen]
+    if inside and len(inside) < len(names):
+        others = ", ".join(name for name in names if name not in inside)
+        raise ConfigError(
+            f"{key}: names {inside[0]!r}, which is one parameter with {others}",
+            remedy="name all of them, or none: layers that share a parameter train, stay and leave together",
+        )
+    return bool(inside)
+
+
 def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of the parameters that training changes, without those of ``local`` layers."""
 
@@ -88,7 +111,12 @@ def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
                 remedy='use torch.nn.GroupNorm or torch.nn.LayerNorm, or set algorithm.batch_norm = "pooled" '
                 'or "frozen" where the algorithm has it',
             )
-    names = tuple(n for n, parameter in model.named_parameters() if parameter.requires_grad and not stays(n))
+    every = names_of(model)
+    at_site = {name for names in every for name in names if stays(name)}
+    trains = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    names = tuple(
+        one[0] for one in every if one[0] in trains and not alike(one, at_site, "algorithm.local_layers")
+    )
     if not names:
         more = " outside the local layers" if local else ""
         message = f"model.name: the model has no trainable parameters{more}"

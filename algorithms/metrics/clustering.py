@@ -88,6 +88,13 @@ def noisy_scores(table: torch.Tensor, deviation: float) -> dict[str, float]:
     return made
 
 
+def best_names(table: torch.Tensor) -> torch.Tensor:
+    """The class of each cluster in the best one-to-one matching of a [K, K] table: [K] int64."""
+    from scipy.optimize import linear_sum_assignment  # a slow import that only scoring needs
+
+    return torch.from_numpy(linear_sum_assignment(table.numpy(), maximize=True)[1]).to(torch.int64)
+
+
 def _accuracy_moved(noise: NDArray[np.float64], accuracy: float) -> float:
     """By how much noise moves the records of any matching at most, beyond its share of the total."""
     from scipy.optimize import linear_sum_assignment  # a slow import that only scoring needs

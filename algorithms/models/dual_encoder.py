@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from secfed.algorithms.losses.image_text import make_objective
 from secfed.algorithms.models.adapters import add_adapters
 from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
 from secfed.algorithms.models.encoders import Alignment, TextEncoder, VisionEncoder
+from secfed.algorithms.models.towers import TowerEncoder, text_tower
 
 _ENCODER = ("image_encoder.", "text_encoder.")
 
@@ -52,8 +53,16 @@ class DualEncoder(nn.Module):
         super().__init__()
         size, again = SIZES[options.size], options.gradient_checkpointing
         pool, parts = options.pool or size.pool, options.objective != "convirt"
-        self.image_encoder = VisionEncoder(image_shape, size, checkpointing=again)
-        self.text_encoder = TextEncoder(text_length, vocabulary, size, checkpointing=again)
+        self.image_encoder: nn.Module = (
+            TowerEncoder(options.image_tower, size.image_width, size.image_heads)
+            if options.image_tower
+            else VisionEncoder(image_shape, size, checkpointing=again)
+        )
+        self.text_encoder: nn.Module = (
+            text_tower(options.text_tower, vocabulary, size.text_width, size.text_heads)
+            if options.text_tower
+            else TextEncoder(text_length, vocabulary, size, checkpointing=again)
+        )
         self.image_align, self.text_align = (
             Alignment(width, heads, size, pool=pool, parts=parts)
             for width, heads in ((size.image_width, size.image_heads), (size.text_width, size.text_heads))
@@ -122,9 +131,9 @@ def build(data: ImageTextData, options: VisionLanguageOptions, folder: Path | No
 
         base = folder or Path()
         if options.image_weights is not None:
-            load_image_weights(model.image_encoder, base / options.image_weights)
+            load_image_weights(cast(VisionEncoder, model.image_encoder), base / options.image_weights)
         if options.text_weights is not None:
-            load_text_weights(model.text_encoder, base / options.text_weights)
+            load_text_weights(cast(TextEncoder, model.text_encoder), base / options.text_weights)
     return _adapted(model, options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
@@ -11,6 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
+from secfed.algorithms.models.encoders import VisionEncoder
+from secfed.algorithms.models.towers import TowerEncoder
 
 _FLOAT_BYTES: Final = 4  # parameters and moments stay float32 under mixed precision
 _ADAM_MOMENTS: Final = 2
@@ -41,8 +43,8 @@ def memory_estimate(
         # What is computed again is there too, one layer at a time.
         features = model.encode(images, tokens)
         activations += max(
-            _one_layer(model.image_encoder.blocks[0], features.image),
-            _one_layer(model.text_encoder.encoder.layer[0], features.text),
+            _one_layer(_layer_of(model.image_encoder), features.image),
+            _one_layer(_layer_of(model.text_encoder), features.text),
         )
     return {
         "parameters": parameters,
@@ -51,6 +53,13 @@ def memory_estimate(
         "anchor": parameters if anchor else 0,
         "activations": activations,
     }
+
+
+def _layer_of(encoder: Any) -> nn.Module:
+    """The first of an encoder's layers, or the one on top of a tower."""
+    if isinstance(encoder, VisionEncoder):
+        return encoder.blocks[0]
+    return cast(nn.Module, encoder.block if isinstance(encoder, TowerEncoder) else encoder.encoder.layer[0])
 
 
 def _one_layer(layer: nn.Module, tokens: torch.Tensor) -> int:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.losses.objective import MIN_TEMPERATURE
-from secfed.config.schema import OPERATIONAL, ModelOptions
+from secfed.algorithms.models.towers import ImageTower, TextTower
+from secfed.config.schema import LATER, OPERATIONAL, ModelOptions
 from secfed.errors import ConfigError
 
 Pool = Literal["mean", "cls"]
@@ -67,6 +68,18 @@ class VisionLanguageOptions(ModelOptions):
     text_weights: str | None = Field(
         default=None, description="a local folder or file of a Hugging Face BERT"
     )
+    image_tower: ImageTower | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description='"efficientnet-lite0" of a package: a public encoder that stays as it is, with one '
+        "trained block on top; images should be [0, 1] less 0.5, by 0.5, of at least 64 pixels a side",
+    )
+    text_tower: TextTower | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description='"minilm-l6-v2" of a package, the same for reports; with data.tokenizer = "folder" and '
+        'data.tokenizer_folder = "package:minilm-l6-v2"',
+    )
     adapters: Literal["lora"] | None = Field(
         default=None,
         description='"lora": the encoders stay as they are, and low-rank adapters beside their linear layers '
@@ -93,6 +106,13 @@ class VisionLanguageOptions(ModelOptions):
             if self.start is not None and getattr(self, key) is not None:
                 message = f"model.{key}: has no effect beside model.start, a whole model"
                 raise ConfigError(message, remedy="remove one")
+        for kind in ("image", "text"):
+            if getattr(self, f"{kind}_tower") is not None and getattr(self, f"{kind}_weights") is not None:
+                message = f"model.{kind}_weights: has no effect beside model.{kind}_tower"
+                raise ConfigError(message, remedy="remove one")
+        if self.adapters is not None and (self.image_tower or self.text_tower) is not None:
+            message = "model.adapters: a tower stays as it is, and what is on top of it trains as a whole"
+            raise ConfigError(message, remedy="remove it, or model.image_tower and model.text_tower")
         for key, weights in (("gloria_weights", self.gloria_weights), ("mgca_weights", self.mgca_weights)):
             if not any(weights):
                 message = f"model.{key}: all are 0, which leaves nothing to train"

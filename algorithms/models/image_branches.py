@@ -9,6 +9,8 @@ LayerNorm where the papers have BatchNorm, which would mix the records of a batc
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -64,7 +66,7 @@ def image_embedding(network: DualEncoder, images: torch.Tensor) -> torch.Tensor:
 
 def rebuilding_error(network: DualEncoder, images: torch.Tensor, share: float) -> torch.Tensor:
     """The branch rebuilds a random ``share`` of each image's patches; the encoder sees the others."""
-    encoder: VisionEncoder = network.image_encoder
+    encoder = cast(VisionEncoder, network.image_encoder)
     patches = encoder.patch_embed(images) + encoder.prefix.pos[:, 1:]
     kept = max(1, round((1.0 - share) * patches.shape[1]))
     seen = torch.rand(patches.shape[:2]).argsort(dim=1)[:, :kept].to(patches.device)

@@ -27,6 +27,14 @@ State = Mapping[str, torch.Tensor]
 
 _IMAGE_KEY: Final = "model.image_weights"
 _TEXT_KEY: Final = "model.text_weights"
+_TOWER_KEY: Final = "model.weights"
+_CLASSIFIER: Final = "image/"
+_TOWER_NAMES: Final = {
+    "embed.patch.weight": "patch_embed.proj.weight",
+    "embed.patch.bias": "patch_embed.proj.bias",
+    "embed.cls": "cls_token",
+    "embed.position": "pos_embed",
+}
 _FILES: Final = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")
 _NESTED: Final = ("model", "state_dict")  # where training scripts keep the parameters beside other things
 _PATCH: Final = "patch_embed.proj.weight"
@@ -54,6 +62,25 @@ def load_text_weights(encoder: TextEncoder, path: Path) -> None:
         if name in state and state[name].dim() == 2:
             state[name] = state[name][:rows]
     _fill(encoder, state, _TEXT_KEY, path, "use a BERT of the size and vocabulary that the study has")
+
+
+def load_tower_weights(tower: nn.Module, norm: nn.Module, path: Path) -> None:
+    """Fill an image tower of ``transfer-transformer``, and the norm after it, from timm's ViT of its size.
+
+    A model of ``fedcola`` is read, too: of its parts, the classifier of images.
+    """
+    state = dict(_read(path, _TOWER_KEY))
+    if any(name.startswith(_CLASSIFIER) for name in state):
+        state = {name.removeprefix(_CLASSIFIER).removeprefix("image."): one for name, one in state.items()}
+    for ours, theirs in _TOWER_NAMES.items():
+        if theirs in state:
+            state[ours] = state.pop(theirs)
+    value = state.get("embed.patch.weight")
+    if value is not None and value.dim() == 4 and tower.get_parameter("embed.patch.weight").shape[1] == 1:
+        state["embed.patch.weight"] = value.sum(dim=1, keepdim=True)
+    remedy = "use a ViT of the width, depth, patch and image side that the study has"
+    _fill(tower, state, _TOWER_KEY, path, remedy)
+    _fill(norm, {name.removeprefix("norm."): one for name, one in state.items()}, _TOWER_KEY, path, remedy)
 
 
 def _bert_name(name: str) -> str:

@@ -55,6 +55,13 @@ class TransferTransformerOptions(ModelOptions):
     )
     mask_padding: bool = Field(default=True, description="true, or false to attend to padding, as published")
 
+    weights: str | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description="a local file that all blocks, the embedding of images and the last norm begin with: a "
+        "state dict of timm's ViT (.safetensors or PyTorch), or the model.safetensors of another fedcola "
+        "study, whose classifier of images counts; nothing is downloaded",
+    )
     gradient_checkpointing: bool = Field(
         default=False,
         json_schema_extra=OPERATIONAL | LATER,
@@ -66,6 +73,9 @@ class TransferTransformerOptions(ModelOptions):
         if self.width % self.heads:
             message = f"model.heads: {self.heads} does not divide model.width = {self.width}"
             raise ConfigError(message, remedy="set model.width to a multiple of model.heads")
+        if self.start is not None and self.weights is not None:
+            message = "model.weights: has no effect beside model.start, a whole model"
+            raise ConfigError(message, remedy="remove one")
         return self
 
     @property

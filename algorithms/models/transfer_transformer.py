@@ -17,6 +17,7 @@ Networks with Stochastic Depth", ECCV 2016.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -235,14 +236,21 @@ def build(
     return PairEncoder(facts, options) if kind == "pairs" else Classifier(kind, facts, options)
 
 
-def initial(seed: int, facts: TransferFacts, options: TransferTransformerOptions) -> dict[ModelKind, State]:
-    """The models of all kinds before the first round, from the study's seed.
+def initial(
+    seed: int, facts: TransferFacts, options: TransferTransformerOptions, folder: Path | None = None
+) -> dict[ModelKind, State]:
+    """The models of all kinds before the first round, from the study's seed and ``weights`` in ``folder``.
 
     The blocks of all four towers are equal, and so are the embeddings of a modality: adding one model's
     updates to another only means something if they start together.
     """
     with seeded(seed, "transfer-transformer", "pairs"):
-        pairs = read_parameters(PairEncoder(facts, options))
+        made = PairEncoder(facts, options)
+        if options.weights is not None:
+            from secfed.algorithms.models.local_weights import load_tower_weights
+
+            load_tower_weights(made.image, made.norm, (folder or Path()) / options.weights)
+        pairs = read_parameters(made)
     for name in pairs:
         if name.startswith("text.blocks."):
             pairs[name] = pairs["image." + name.removeprefix("text.")].clone()

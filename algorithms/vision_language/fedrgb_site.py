@@ -41,7 +41,7 @@ _CAP_FACTOR: Final = 3.0  # two contrastive losses are added, each about log B a
 _ROBUST_ONLY: Final = (
     *("teacher_steps", "beta", "dro_task_term", "rho", "gamma", "divergence", "divergence_factor"),
     *("loss_cap", "kl_nodes", "weight_convention", "allow_two_site_weight_disclosure"),
-    *("loss_batches", "loss_batch_size", "loss_share"),
+    *("loss_batches", "loss_batch_size", "loss_share", "reference_steps"),
 )
 
 
@@ -123,6 +123,7 @@ class FedRgbSite(VlpSite):
     """
 
     keeps = "aligner/"
+    contrasts = 2  # the teacher's and the local aligner's
     options: FedRgbOptions
 
     def __init__(self, algorithm: VlpAlgorithm, site_id: SiteId) -> None:

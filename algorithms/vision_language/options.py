@@ -89,6 +89,13 @@ class RobustOptions(VlpOptions, DroOptions):
         "all that its pairs fill, if it is left out",
     )
     loss_batch_size: int = Field(default=64, ge=2, description="pairs in each of them, at least 2")
+    reference_steps: int = Field(
+        default=0,
+        ge=0,
+        json_schema_extra=LATER,
+        description="local steps by which a site trains a model of its own, once: its robust weight is then "
+        "made from how far its loss exceeds that model's, at least 0; 0 for the loss itself",
+    )
     loss_share: float = Field(
         default=0.2, gt=0, lt=1, description="under [privacy], the share of epsilon that the losses may take"
     )
@@ -114,6 +121,13 @@ def check_privacy(options: VlpOptions, privacy: PrivacySection | None) -> None:
     if "loss_share" in options.model_fields_set and (privacy is None or not weighted):
         message = "algorithm.loss_share: has no effect without [privacy] and algorithm.rho above 0"
         raise ConfigError(message, remedy="remove it")
+    if (
+        isinstance(options, RobustOptions)
+        and options.reference_steps
+        and (privacy is not None or not weighted)
+    ):
+        message = "algorithm.reference_steps: belongs to robust weights without [privacy]"
+        raise ConfigError(message, remedy="remove it: a reference would be trained, and nothing pays for it")
     if privacy is None:
         return
     name = options.name

@@ -27,6 +27,7 @@ from secfed.algorithms.losses.contrastive import ntxent
 from secfed.algorithms.losses.self_supervised import bootstrap_loss, relation_loss
 from secfed.algorithms.losses.vlp import distance
 from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.models.encoders import VisionEncoder
 from secfed.algorithms.models.image_branches import (
     MaskedDecoder,
     Predictor,
@@ -99,7 +100,11 @@ class VlpMae(VlpFedAvg):
 
     def branch(self, network: DualEncoder) -> nn.Module:
         """The decoder."""
-        return MaskedDecoder(_built_in(network).image_encoder)
+        encoder = _built_in(network).image_encoder
+        if not isinstance(encoder, VisionEncoder):
+            message = "model.image_tower: vlp-fedmae hides patches from an encoder that trains"
+            raise ConfigError(message, remedy="remove it, or use another algorithm")
+        return MaskedDecoder(encoder)
 
 
 class ViewsOptions(ImageLossOptions):

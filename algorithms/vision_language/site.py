@@ -22,6 +22,7 @@ from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions
 from secfed.algorithms.vision_language.plan import Stage
+from secfed.algorithms.vision_language.reference import REFERENCE, Reference
 from secfed.algorithms.vision_language.stage import (
     Batch,
     StageLoss,
@@ -52,6 +53,7 @@ class VlpSite(SiteProgram):
     """
 
     keeps: ClassVar[str] = ""
+    contrasts: ClassVar[int] = 1  # how many contrastive losses :meth:`dro_loss` adds
     options: VlpOptions
 
     def __init__(self, algorithm: VlpAlgorithm, site_id: SiteId) -> None:
@@ -62,6 +64,7 @@ class VlpSite(SiteProgram):
         self.own: State = {}
         rule = algorithm.rule
         self.weight: SiteWeight | None = None if rule is None else SiteWeight.start(rule)
+        self._reference = Reference(getattr(self.options, "reference_steps", 0))
         self._privacy: LocalPrivacy | None = None
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
@@ -131,6 +134,10 @@ class VlpSite(SiteProgram):
     def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
         """What a stage minimises, from the model and a batch on its device; it starts at ``received``."""
         del round_number, stage, received
+        return self.objective()
+
+    def objective(self) -> StageLoss:
+        """The study's objective alone."""
         network = self.network
 
         def objective(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -155,8 +162,7 @@ class VlpSite(SiteProgram):
         on that batch, the received model and what noisy steps made of it, and on nothing else.
         """
         del round_number, received
-        network = self.network
-        return lambda batch: network.objective(network(*batch)).infonce
+        return self._contrast
 
     def keep(self) -> None:
         """Make what :attr:`network` holds this site's own; a failed update leaves that as it was."""
@@ -225,30 +231,61 @@ class VlpSite(SiteProgram):
 
     def _measure(self, round_number: int, stage: Stage, received: State) -> Summands:
         """With noise under privacy, otherwise nearly a mean over batches that are the same in every round."""
-        del stage
         options, rule, privacy = self.options, self.algorithm.rule, self._privacy
         if self.weight is None or rule is None or not isinstance(options, RobustOptions):
             raise WrongState("this algorithm has no robust weights")
         none = torch.tensor(math.nan, dtype=torch.float64)  # counts as the cap
         loss_of = otherwise(lambda _: none, self.dro_loss, round_number, received)
 
-        def of(rows: torch.Tensor) -> torch.Tensor:
+        def of(rows: torch.Tensor, measure: Callable[[Batch], torch.Tensor] = loss_of) -> torch.Tensor:
             batch = onto(self.device, self.batch(rows))
             with torch.no_grad(), reduced_precision(self.device, options.precision):
-                return loss_of(batch).to("cpu", torch.float64)
+                return measure(batch).to("cpu", torch.float64)
 
         if privacy is not None:
             loss = privacy.release_loss(lambda rows: float(of(torch.from_numpy(rows))))
         else:
-            rows = contrastive_batches(
-                len(self.data.train),
-                batch_size=options.loss_batch_size,
-                steps=options.loss_batches,
-                generator=torch_generator(self.algorithm.setting.local_seed, "loss batches", self.site_id),
-            )
-            loss = rule.loss(torch.stack([otherwise(none, of, part) for part in rows]))
+            parts = self._loss_batches(options)
+            losses = torch.stack([otherwise(none, of, part) for part in parts])
+
+            def alone() -> torch.Tensor:
+                contrasts = self._trained_alone(stage, received, lambda part: of(part, self._contrast), parts)
+                return self.contrasts * contrasts
+
+            loss = rule.loss(otherwise(losses, self._reference.excess, losses, alone))
         self.weight, summand = self.weight.offer(rule, round_number, loss)
         return summand
+
+    def _contrast(self, batch: Batch) -> torch.Tensor:
+        value: torch.Tensor = self.network.objective(self.network(*batch)).infonce
+        return value
+
+    def _trained_alone(
+        self,
+        stage: Stage,
+        received: State,
+        measure: Callable[[torch.Tensor], torch.Tensor],
+        parts: list[torch.Tensor],
+    ) -> torch.Tensor:
+        """Losses under a model that this site trains for itself from the received one; it is thrown away."""
+        before, steps = read_parameters(self.network), getattr(self.options, "reference_steps", 0)
+        own = Stage(REFERENCE, stage.exchange, trained=self.algorithm.names, steps=steps)
+        try:
+            write_parameters(self.network, received)
+            self.fit(0, own, self.objective())
+            return torch.stack([measure(part) for part in parts])
+        finally:
+            write_parameters(self.network, before)
+
+    def _loss_batches(self, options: RobustOptions) -> list[torch.Tensor]:
+        """Rows of the batches that robust weights are made from, the same in every round."""
+        batches = contrastive_batches(
+            len(self.data.train),
+            batch_size=options.loss_batch_size,
+            steps=options.loss_batches,
+            generator=torch_generator(self.algorithm.setting.local_seed, "loss batches", self.site_id),
+        )
+        return list(batches)
 
     def _train(self, round_number: int, stage: Stage, received: State) -> Summands:
         update, loss = self.train(round_number, stage, received)
@@ -256,12 +293,14 @@ class VlpSite(SiteProgram):
 
     def save(self) -> State:
         """The robust weight, and what this site keeps of its own."""
-        weight = {} if self.weight is None else self.weight.save()
+        weight = {} if self.weight is None else {**self.weight.save(), **self._reference.save()}
         return {**weight, **{self.keeps + name: value for name, value in copies(self.own).items()}}
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`."""
         if self.weight is not None:
+            if isinstance(self.options, RobustOptions):
+                self._reference.load(state, self.options.loss_batches)
             try:
                 self.weight = SiteWeight.load(state)
             except KeyError:

@@ -1,10 +1,10 @@
 """An auditor's own verifier of the records of secfed; nothing of secfed is in it.
 
-    python verify.py FOLDER [--roster FILE] [--digest HEX] [--seen HEAD ...]
+    python verify.py FOLDER [--roster FILE] [--digest HEX ...] [--seen HEAD ...]
 
-It is written from docs/records.md; it needs Python 3.11, `cryptography`, and epsilon.py beside it. FOLDER is
-what `secfed simulate --out` or `secfed aggregate` wrote, with the hospitals' records in it under `sites/`, or
-a hospital's own state folder. Exit status: 0 verified, 1 something is wrong, 2 not checked.
+Written from docs/records.md; needs Python 3.11, `cryptography`, and epsilon.py beside it. FOLDER is what
+`secfed simulate --out` or `secfed aggregate` wrote, hospitals' records in it under `sites/`, or a hospital's
+own state folder. Exit status: 0 verified, 1 something is wrong, 2 not checked.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ def signed(key: bytes, signature: bytes, label: str, *parts: bytes) -> bool:
 
 def text(value: str) -> bytes:
     """UTF-8 after its length as four bytes."""
-    data = value.encode()
-    return len(data).to_bytes(4, "big") + data
+    return len(value.encode()).to_bytes(4, "big") + value.encode()
 
 
 def canonical(value: object, depth: int = MAX_DEPTH) -> bytes:
@@ -119,8 +118,8 @@ def read_roster(path: Path) -> Roster:
     return Roster(found, aggregator, sites)
 
 
-def read_chain(path: Path, what: str, key: bytes, owner: str | None) -> Chain:
-    """Verify a chain line by line; Wrong names the first bad one."""
+def read_chain(path: Path, what: str, keys: set[bytes], owner: str | None) -> Chain:
+    """Verify a chain line by line, all under one of its owner's keys; Wrong names the first bad line."""
     entries: list[dict[str, Any]] = []
     head = bytes(32)
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
@@ -146,7 +145,8 @@ def read_chain(path: Path, what: str, key: bytes, owner: str | None) -> Chain:
             if unhex(entry["hash"], 32) != head:
                 raise Wrong("its content does not match its hash")
             label = f"sign {CHAINS[what]} entry"
-            if not signed(key, unhex(entry["signature"], 64), label, head):
+            keys = {key for key in keys if signed(key, unhex(entry["signature"], 64), label, head)}
+            if not keys:
                 raise Wrong("its signature does not verify")
         except Wrong as error:
             raise Wrong(f"line {number}: {error}") from None
@@ -193,11 +193,11 @@ def sums_of(chain: Chain, roster: Roster, report: Report) -> dict[str, dict[str,
 def compare(central: Chain, sites: list[Chain], roster: Roster, report: Report) -> None:
     """One run: what sites recorded stands in the aggregator's transcript."""
     main = sums_of(central, roster, report)
-    study = central.entries[0]["body"].get("study")
+    opened = central.entries[0]["body"]
     settings = [body for _, body in central.of("settings")]
     for site in sites:
-        if site.entries[0]["body"].get("study") != study:
-            report.problem(site.path, 1, "opened for another study than the aggregator's")
+        if any(site.entries[0]["body"].get(key) != opened.get(key) for key in ("study", "roster_digest")):
+            report.problem(site.path, 1, "opened for another study or roster than the aggregator's")
         if [body for _, body in site.of("settings")] != settings:
             report.problem(site.path, 2, "its settings differ from the aggregator's")
         own = sums_of(site, roster, report)
@@ -323,31 +323,35 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Verify the records of one run of secfed.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--roster", type=Path, help="the roster as you pinned it; default: the folder's")
-    parser.add_argument("--digest", help="the roster's digest, as you were told it")
+    parser.add_argument("--digest", action="append", help="a roster's, as you were told it; no other counts")
     parser.add_argument("--seen", action="append", default=[], help="a head that an earlier report showed")
     given = parser.parse_args(arguments)
     folder, report = given.folder, Report()
+    pinned = given.roster or folder / "roster.json"
     try:
-        roster = read_roster(given.roster or folder / "roster.json")
+        roster = read_roster(pinned)
+        # Earlier ones count beside your own roster, or by digest; what was handed over is no reason to.
+        kept = (pinned.parent / "pinned-rosters").glob("*.json") if given.roster or given.digest else ()
+        read = (*map(read_roster, kept), roster)
+        rosters = {one.digest: one for one in read if one.digest in (given.digest or [one.digest])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, Wrong) as error:
-        print(f"not checked: {given.roster or folder / 'roster.json'}: {error}")
+        print(f"not checked: {pinned}: {error}")
         return 2 if isinstance(error, OSError) else 1
-    if given.digest not in (None, roster.digest):
+    if roster.digest not in rosters:
         print(f"not verified: the roster's digest is {roster.digest}")
         return 1
-    transcripts, ledgers = read_folder(folder, roster, report)
-    for chain in transcripts:
-        if chain.entries[0]["body"].get("roster_digest") != roster.digest:
-            report.problem(chain.path, 1, "opened for another roster")
+    transcripts, ledgers = read_folder(folder, rosters, report)
     central = [chain for chain in transcripts if chain.path == folder / "transcript.jsonl"]
     if central:
+        roster = rosters[central[0].entries[0]["body"]["roster_digest"]]
         compare(central[0], [chain for chain in transcripts if chain is not central[0]], roster, report)
     else:
         report.notes.append("the aggregator's transcript is not here; sites were not compared with it")
         first: dict[Any, Any] = {}
         for chain in transcripts:
-            for body in sums_of(chain, roster, report).values():
-                place = chain.entries[0]["body"].get("study"), body["round"], body["exchange"]
+            of = chain.entries[0]["body"]
+            for body in sums_of(chain, rosters[of["roster_digest"]], report).values():
+                place = of.get("study"), body["round"], body["exchange"]
                 if first.setdefault(place, body["result_signature"]) != body["result_signature"]:
                     report.problem(chain.path, body["line"], "two hospitals hold different results of it")
         check_ends(transcripts, None, report)
@@ -355,9 +359,8 @@ def main(arguments: list[str] | None = None) -> int:
         check_ledger(ledger, transcripts, report)
     check_absent(transcripts, ledgers, list(roster.sites) if central else [], report)
     heads = {entry["hash"] for chain in (*transcripts, *ledgers) for entry in chain.entries}
-    for head in given.seen:
-        if head not in heads:
-            report.problem(folder, None, f"no record has the head {head} that was shown earlier")
+    for head in sorted(set(given.seen) - heads):
+        report.problem(folder, None, f"no record has the head {head} that was shown earlier")
     for line in (*report.notes, *(f"WRONG: {problem}" for problem in report.problems)):
         print(line)
     print(f"{len(report.verified)} files, {report.epsilons} epsilons; roster {roster.digest}")
@@ -365,7 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if report.problems or not transcripts else 0
 
 
-def read_folder(folder: Path, roster: Roster, report: Report) -> tuple[list[Chain], list[Chain]]:
+def read_folder(folder: Path, rosters: dict[str, Roster], report: Report) -> tuple[list[Chain], list[Chain]]:
     """Every chain under a folder that verifies: transcripts and ledgers."""
     transcripts, ledgers = [], []
     for path in sorted(folder.rglob("*.jsonl")):
@@ -374,14 +377,16 @@ def read_folder(folder: Path, roster: Roster, report: Report) -> tuple[list[Chai
             continue
         try:
             # The folder says whose records these are; where it does not, the first line does.
+            first = json.loads(path.read_bytes().split(b"\n")[0])["body"]
             owner = path.parent.name if path.parent.parent.name == "sites" else None
-            is_central = what == "transcript" and path.parent == folder
-            if owner is None and not is_central:
-                owner = str(json.loads(path.read_bytes().split(b"\n")[0])["body"]["owner"])
-            if not is_central and owner not in roster.sites:
-                raise Wrong("the roster has no such site")
-            key = roster.aggregator if owner is None else roster.sites[owner]
-            chain = read_chain(path, what, key, owner)
+            if owner is None and (what != "transcript" or path.parent != folder):
+                owner = str(first["owner"])
+            made_under = first["roster_digest"] if what == "transcript" else None
+            those = [one for one in rosters.values() if made_under in (None, one.digest)]
+            keys = {one.aggregator if owner is None else one.sites.get(owner, b"") for one in those} - {b""}
+            if not keys:
+                raise Wrong("opened for another roster, or by a site that the roster does not have")
+            chain = read_chain(path, what, keys, owner)
             report.verified.append(str(path))
             {"transcript": transcripts, "ledger": ledgers}.get(what, []).append(chain)
         except Wrong as error:

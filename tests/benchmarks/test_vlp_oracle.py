@@ -196,3 +196,13 @@ def test_costs_are_counted_from_the_plans():
     found = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
     assert found["FedDRA"][0] == found["FedRGB"][2] == found["FedRGB"][0]
     assert float(found["FedDRA"][2]) > float(found["FedDRA"][0])
+
+
+def test_fair_evaluations_have_mean_worst_and_disparity(fedavg):
+    found = vlp_oracle.fair_summary(fedavg, fedavg.initial)
+    assert len(found) == 9
+    for name in ("common_", "common_relative_", "distinct_"):
+        mean, worst = found[f"{name}at_1"], found[f"worst_{name}at_1"]
+        assert 0 <= worst <= mean <= 1
+        assert worst <= mean - found[f"{name}disparity"] / 4
+    assert found["common_relative_at_1"] >= found["common_at_1"]

@@ -25,6 +25,7 @@ from secfed.algorithms.data.partition import class_shares
 from secfed.algorithms.data.tokens import WordTokenizer
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 COMBINATIONS: Final = 1 << len(FINDINGS)
@@ -52,6 +53,12 @@ class ChestSyntheticOptions(base.DataOptions):
         description='"dirichlet" (sites differ in findings and style) or "iid" (all sites mix all styles)',
     )
     alpha: base.BoundedAlpha = 1.0
+    test_mixture: Literal["own", "common"] = Field(
+        default="own",
+        json_schema_extra=LATER,
+        description='held-out pairs: "own" (findings as often as in the site\'s training pairs) or "common" '
+        "(as often at every site)",
+    )
     style: float = Field(default=0.7, ge=0, le=1, description="how much the sites' machines differ, 0 to 1")
 
     @model_validator(mode="after")
@@ -86,17 +93,32 @@ class ChestSynthetic(base.RecordByRecord):
         """One site's synthetic pairs."""
         index = base.site_index(self.sites, site_id)
         options = self._options
-        iid = options.partition == "iid"
         train, test = (
             self._pairs(
                 counts if isinstance(counts, int) else counts[index],
                 self.mixtures[index],
-                tuple(range(options.sites)) if iid else (index,),
+                self._styles(index),
                 numpy_generator(self._seed, "chest-synthetic", site_id, part),
             )
             for part, counts in (("train", options.train), ("test", options.test))
         )
+        if options.test_mixture == "common":
+            test = self.common(site_id)
         return check_image_text(site_id, ImageTextSite(train, test), self)
+
+    def common(self, site_id: SiteId) -> Pairs:
+        """Held-out pairs in one site's style whose findings have their usual frequencies, equal at all sites.
+
+        Recall on them differs between sites by the style and by the model, and not by which reports repeat.
+        """
+        index = base.site_index(self.sites, site_id)
+        test = self._options.test
+        rng = numpy_generator(self._seed, "chest-synthetic", site_id, "common")
+        return self._pairs(test if isinstance(test, int) else test[index], prior(), self._styles(index), rng)
+
+    def _styles(self, index: int) -> tuple[int, ...]:
+        """Whose styles a site's pairs have: its own, or with an even partition those of all."""
+        return tuple(range(self._options.sites)) if self._options.partition == "iid" else (index,)
 
     def unseen(self, pairs: int = 256, *, site: int | None = None) -> Pairs:
         """Synthetic pairs in the style of a hospital outside the study, to test how a model carries over.

@@ -65,6 +65,11 @@ class ColumnOptions(Strict):
                 f"{where}.categories: needs at least two, each with values of its own",
                 remedy="list every category once, and every recorded value for one category",
             )
+        for value in map(canonical, self.missing):
+            if value in codes:
+                raise ConfigError(
+                    f"{where}.missing: {value!r} is a category, too", remedy="take it out of one of the two"
+                )
         return Column.category(name, names)
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from secfed.algorithms.data.tabular.column_options import ColumnOptions, ColumnsOptions
 from secfed.algorithms.data.tabular.columns import Column, Table, Values
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, canonical, number_of
-from secfed.algorithms.data.tabular.sources import Source, read_source
+from secfed.algorithms.data.tabular.sources import NOT_UTF_8, Source, read_source
 from secfed.algorithms.framework.datasets import SiteId, no_records, numbered
 from secfed.algorithms.framework.unfit import unfit
 
@@ -51,8 +51,9 @@ class _Reader:
         self.column = column
         self.source = options.source or column.name
         self._outside = options.outside
-        self._missing = ALWAYS_MISSING | {canonical(value) for value in options.missing}
         self._positions = options.positions
+        # A category may be called "none": what is declared counts before what is usual.
+        self._missing = ALWAYS_MISSING - self._positions.keys() | set(map(canonical, options.missing))
 
     def values(self, source: Source, records: list[int]) -> Values:
         """The values of these records; NaN where one is missing, or does not fit and is left out."""
@@ -76,11 +77,12 @@ class _Reader:
         if self._positions:
             if text in self._positions:
                 return float(self._positions[text]), ""
-            return math.nan, self._unless_declared("is not one of the declared categories")
+            what = "is not UTF-8" if NOT_UTF_8 in text else "is not one of the declared categories"
+            return math.nan, self._unless_declared(what)
         try:
             number = number_of(text)
         except ValueError:
-            return math.nan, "is not a number"
+            return math.nan, "is not UTF-8" if NOT_UTF_8 in text else "is not a number"
         if not math.isfinite(number):
             return math.nan, "is not a finite number"
         low, high, unit = self.column.low, self.column.high, self.column.unit

@@ -2,6 +2,9 @@
 
 Of a database only a named view or table is read, which the hospital made and its policy names; no text of a
 study becomes SQL. Errors never repeat what a database says: its messages contain values.
+
+Text that is not UTF-8 is a value that does not fit, as any other, and no reason to read nothing: its bytes
+stand as replacement characters.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ Cells = list[str]
 Row = dict[str, str]
 IsRecord = Callable[[Row], bool]
 _BATCH_ROWS: Final = 10_000
+NOT_UTF_8: Final = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are no text
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,8 +88,10 @@ def _check_columns(name: str, known: Sequence[str], needed: Sequence[str]) -> No
 
 def _read_csv(path: Path, needed: Sequence[str], is_record: IsRecord) -> Source:
     source = Source(path.name, "line", [], {column: [] for column in needed})
-    with path.open(newline="", encoding="utf-8-sig") as stream:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
         header, rows = csv_rows(stream, path.name)
+        if any(NOT_UTF_8 in name for name in header):
+            raise DataError(f"{path.name} is not UTF-8", remedy="save it as UTF-8")
         _check_columns(path.name, header, needed)
 
         def fits(cells: list[str]) -> bool:
@@ -115,13 +121,20 @@ def _read_csv(path: Path, needed: Sequence[str], is_record: IsRecord) -> Source:
 
 def _read_parquet(path: Path, needed: Sequence[str]) -> Source:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, large_binary, parquet, types
     except ImportError:
         raise missing_package("a Parquet file", "pyarrow") from None
     try:
         _check_columns(path.name, parquet.read_schema(path).names, needed)
         table = parquet.read_table(path, columns=list(needed))
-        cells = {column: [_text(value) for value in table.column(column).to_pylist()] for column in needed}
+        cells = dict[str, Cells]()
+        for name in needed:
+            column = table.column(name)
+            if types.is_string(column.type) or types.is_large_string(column.type):
+                stored = column.cast(large_binary()).to_pylist()
+                cells[name] = ["" if text is None else _text_of(text) for text in stored]
+            else:
+                cells[name] = [_text(value) for value in column.to_pylist()]
     except ArrowException:
         raise DataError(f"{path.name} is not a Parquet file", remedy="write it anew") from None
     return Source(path.name, "row", list(range(1, table.num_rows + 1)), cells)
@@ -131,6 +144,7 @@ def _read_sqlite(path: Path, view: str | None, needed: Sequence[str]) -> Source:
     name = _of_view(path, view)
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.text_factory = _text_of
             connection.execute("PRAGMA query_only = ON")
             found = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", [view]).fetchone()
             return _read_view(connection, found, name, str(view), needed)
@@ -180,6 +194,10 @@ def _of_view(path: Path, view: str | None) -> str:
         message = f"data.view: {path.name} is a database, and no view of it is named"
         raise ConfigError(message, remedy="set data.view to the view that holds the records")
     return f"{path.name}, view {view!r}"
+
+
+def _text_of(stored: bytes) -> str:
+    return stored.decode(errors="replace")
 
 
 def _text(value: object) -> str:

@@ -160,7 +160,9 @@ class _Records:
 
 
 def pixels(values: NDArray[Any], where: str) -> Pixels:
-    """Check that an array holds images: [n, height, width] or [n, height, width, 3] of uint8."""
+    """Check that an array holds images: [n, height, width], or that with 1 or 3 channels last, of uint8."""
+    if values.ndim == 4 and values.shape[3] == 1:
+        values = values[..., 0]
     colour = values.ndim == 4 and values.shape[3] == 3
     if values.dtype != np.uint8 or not (values.ndim == 3 or colour) or 0 in values.shape[1:]:
         message = f"{where} are not images"

@@ -1,11 +1,13 @@
 """``flickr-transfer``: real images, real texts and real image-caption pairs at simulated sites.
 
-Image sites hold 30 classes of CIFAR-100, text sites AG News (4 classes) or abstracts of medical articles (5),
-pairs sites Flickr8k; images and texts divided by Dirichlet proportions, pairs evenly. Official divisions are
-kept; a text is held out by what it says and the study's seed, so equal texts share a side everywhere.
+Image sites hold 30 classes of CIFAR-100 or OrganCMNIST (11), text sites AG News (4) or abstracts of medical
+articles (5), pairs sites Flickr8k or COCO; images and texts divided by Dirichlet proportions, pairs evenly.
+Official divisions are kept (OrganCMNIST's validation part is left out); a text is held out by what it says
+and the study's seed, so equal texts share a side everywhere.
 
-Source: Krizhevsky, CIFAR-100, 2009; Zhang, Zhao, LeCun, NeurIPS 2015 (AG News); Schopf, Braun, Matthes, NLPIR
-    2022 (medical abstracts); Hodosh, Young, Hockenmaier, JAIR 47, 2013 (Flickr8k).
+Source: Krizhevsky, CIFAR-100, 2009; Yang et al., "MedMNIST v2", Scientific Data 10, 2023 (OrganCMNIST);
+    Zhang, Zhao, LeCun, NeurIPS 2015 (AG News); Schopf, Braun, Matthes, NLPIR 2022 (medical abstracts);
+    Hodosh, Young, Hockenmaier, JAIR 47, 2013 (Flickr8k).
 """
 
 from __future__ import annotations
@@ -38,15 +40,16 @@ from secfed.algorithms.data.prepare import PreparedRecords
 from secfed.algorithms.data.table_lines import Line, read_table, table_inside
 from secfed.algorithms.data.tokens import words_of
 from secfed.algorithms.data.transfer.base import Kind, Samples, TransferSite, check_transfer
+from secfed.algorithms.data.transfer.coco import PARTS, Captioned, captioned
 from secfed.algorithms.data.transfer.files import integers, pixels, prepared_images
 from secfed.algorithms.data.transfer.options import FlickrTransferOptions
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import DataError
 
-IMAGES: Final = "cifar100_30classes.npz"
+IMAGES: Final = {"cifar-100": ("cifar100_30classes.npz", 30), "organcmnist": ("organcmnist.npz", 11)}
 PAIRS: Final = "flickr8k_2500_96.zip"
-_IMAGE_CLASSES: Final = 30
+_COCO: Final = "coco"
 _CAPTIONS: Final = "captions.jsonl"
 _USE_PUBLISHED: Final = "use the published file"
 
@@ -74,10 +77,6 @@ TEXTS: Final = {
 }
 
 
-# One image of the pool of pairs: the name of its file, where that stands, and its captions.
-_Captioned = tuple[str, str, tuple[str, ...]]
-
-
 class FlickrTransfer(ImagesAndTexts):
     """Published sets, divided among simulated sites; see the module. Another seed gives another division."""
 
@@ -85,7 +84,7 @@ class FlickrTransfer(ImagesAndTexts):
         super().__init__(options, options.first_token_tokenizer(folder))
         self.kind_of: dict[SiteId, Kind] = options.kind_of
         self._texts = TEXTS[options.texts]
-        self.image_classes = _IMAGE_CLASSES
+        self._image_file, self.image_classes = IMAGES[options.images]
         self.text_classes = len(self._texts.classes)
         self._options, self._seed = options, seed
         self._root = data_folder() if options.path is None else folder / options.path
@@ -133,22 +132,24 @@ class FlickrTransfer(ImagesAndTexts):
         tokens = self._tokenizer.encode(pool.x[rows].tolist())
         return Samples(tokens=tokens, labels=torch.from_numpy(pool.y[rows]))
 
-    def _pairs(self, pool: list[_Captioned], rows: Ids) -> Samples:
+    def _pairs(self, pool: list[Captioned], rows: Ids) -> Samples:
         entries = [pool[row] for row in rows.tolist()]
-        with open_source(self._file(PAIRS), "data.path") as source:
+        with open_source(self._pairs_at, "data.path") as source:
             images = self._images([(image, where) for image, where, _ in entries], source)
         captions = [caption for _, _, of_image in entries for caption in of_image]
         sources = torch.arange(len(entries)).repeat_interleave(self._options.captions_per_image)
         return Samples(images, self._tokenizer.encode(captions), None, sources)
 
     def _read_images(self) -> Labelled:
-        path = self._file(IMAGES)
+        path = self._file(self._image_file)
         keys = [f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")]
         arrays = ViewFile(path).arrays(*keys)
         parts = []
         for part in ("train", "test"):
             images = pixels(arrays[f"{part}_images"], f"{path.name}: '{part}_images'")
-            labels = integers(arrays[f"{part}_labels"], f"{path.name}: '{part}_labels'")
+            column = arrays[f"{part}_labels"]
+            column = column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column  # as in MedMNIST
+            labels = integers(column, f"{path.name}: '{part}_labels'")
             if len(images) != len(labels):
                 raise DataError(f"{path.name}: not one label per image", remedy=_USE_PUBLISHED)
             parts.append(PreparedRecords(images, labels))
@@ -171,8 +172,18 @@ class FlickrTransfer(ImagesAndTexts):
         )
         return train, test
 
-    def _read_pairs(self) -> tuple[list[_Captioned], list[_Captioned]]:
-        pool: dict[str, list[_Captioned]] = {"train": [], "test": []}
+    @property
+    def _pairs_at(self) -> Path:
+        """Where the images of pairs are."""
+        return self._root / _COCO if self._options.captions == "coco" else self._file(PAIRS)
+
+    def _read_pairs(self) -> tuple[list[Captioned], list[Captioned]]:
+        if self._options.captions == "coco":
+            train, test = (
+                captioned(self._pairs_at, part, self._options.captions_per_image) for part in PARTS
+            )
+            return train, test
+        pool: dict[str, list[Captioned]] = {"train": [], "test": []}
         for line in table_inside(self._file(PAIRS), _CAPTIONS):
             split = line.text("split")
             if split not in pool:

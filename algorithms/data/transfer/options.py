@@ -13,6 +13,7 @@ from secfed.algorithms.data.images_and_texts import Channels, PairsOptions, Size
 from secfed.algorithms.data.tokens import Tokenizer
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.framework.datasets import SiteId
+from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 _KINDS: Final[Mapping[str, Kind]] = {"image_sites": "image", "text_sites": "text", "pair_sites": "pairs"}
@@ -92,6 +93,16 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
 
     path: str | None = Field(
         default=None, description="the folder of files, relative to the study, or SECFED_DATA"
+    )
+    images: Literal["cifar-100", "organcmnist"] = Field(
+        default="cifar-100",
+        json_schema_extra=LATER,
+        description='what image sites hold: "cifar-100" (30 of its classes) or "organcmnist" (11 organs)',
+    )
+    captions: Literal["flickr8k", "coco"] = Field(
+        default="flickr8k",
+        json_schema_extra=LATER,
+        description='what pairs sites hold: "flickr8k" or "coco" (the folder coco, as published)',
     )
     texts: Literal["ag-news", "med-abstracts"] = Field(
         default="ag-news", description='what text sites hold: "ag-news" or "med-abstracts"'

@@ -162,7 +162,7 @@ def test_a_table_of_visits(tmp_path: Path, algorithm: str) -> None:
         assert [type(event) for event in found] == [PoissonSampledGaussian] * 2
         assert {event.adjacency for event in found} == {HIDES}
     text = page(out)
-    assert "protecting a patient, relation replace-patient" in text
+    assert "protecting one patient, relation replace-patient" in text
     assert "all records of a patient at one site are protected" in text
     everything = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
     assert b"north-1" not in everything  # the names of patients stay where they are
@@ -217,7 +217,7 @@ def test_pairs_of_images_and_reports(tmp_path: Path) -> None:
         found = events(out, site, "image-text")
         assert [type(event) for event in found] == [Gaussian, *[PoissonSampledGaussian] * 2]
         assert {event.adjacency for event in found} == {HIDES}
-    assert "protecting a patient, relation replace-patient" in page(out)
+    assert "protecting one patient, relation replace-patient" in page(out)
 
 
 # --- what is refused ---

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch import nn
 
 from secfed import Study, simulate
 from secfed.algorithms.federated_averaging.flower_clients import FlowerClients
+from secfed.algorithms.framework.parameters import read_parameters, trainable
 from secfed.errors import ConfigError
 from secfed.testing import check_algorithm
 
@@ -82,3 +85,51 @@ def test_a_client_never_trains_under_privacy_of_records() -> None:
     privacy = {"unit": "record", "epsilon": 8.0, "delta": 1e-4, "clip_norm": 1.0, "metrics": "unprotected"}
     with pytest.raises(ConfigError, match="does not train with the record as unit"):
         simulate(study(Mine, privacy=privacy))
+
+
+class Partly(nn.Module):
+    """A frozen layer, a buffer, and one that trains under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.again = nn.Linear(3, 3, bias=False)
+        self.again.weight = self.head.weight
+        self.body.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.again(self.head(self.body(x)))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_client_moves_nothing_but_what_trains(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    model, data = Partly(), SimpleNamespace(train_x=torch.ones(2, 3), train_y=torch.zeros(2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def fit(given: list[Any], _config: object) -> tuple[list[Any], int, dict[str, float]]:
+        with torch.no_grad():
+            for value in model.state_dict().values():
+                value.add_(7.0)  # the model itself is in its hands
+        if fails:
+            raise RuntimeError("of its own")
+        return [array + 1.0 for array in given], 2, {}
+
+    algorithm: Any = Mine.__new__(Mine)
+    algorithm.trained, algorithm.task = trainable(model), SimpleNamespace(criterion=lambda *_: 0.0)
+    monkeypatch.setattr(algorithm, "client", lambda *_: SimpleNamespace(fit=fit))
+    context: Any = SimpleNamespace(
+        seed=1, site="a", round=1, device=torch.device("cpu"), received=read_parameters(model)
+    )
+    with pytest.raises(RuntimeError) if fails else nullcontext():
+        given = algorithm.local_update(model, data, context)
+        assert set(given) == {"update/head.weight", "update/head.bias", "train_loss"}
+        assert torch.allclose(given["update/head.weight"], torch.ones(3, 3))
+    stays = ("body.weight", "body.bias", "seen")
+    assert all(torch.equal(model.state_dict()[name], before[name]) for name in stays)
+    if not fails:
+        monkeypatch.setattr(
+            algorithm, "client", lambda *_: SimpleNamespace(fit=lambda g, _c: ([0.0] * len(g),))
+        )
+        with pytest.raises(ValueError, match="shape"):
+            algorithm.local_update(model, data, context)

@@ -8,6 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from secfed.algorithms.federated_averaging.fedbn import FedBn, FedBnOptions
+from secfed.algorithms.federated_averaging.options import FedAvgOptions
+from secfed.algorithms.federated_averaging.selection import _selected
+from secfed.algorithms.framework.parameters import trainable
 from secfed.errors import ConfigError, MalformedMessage
 from secfed.simulation.simulate import simulate
 from secfed.study.build import build
@@ -107,6 +111,38 @@ def test_a_pattern_that_matches_nothing_is_refused(keys: dict[str, Any], said: s
 def test_local_layers_are_named_by_patterns_too() -> None:
     named, by_pattern = (build(study(name="fedbn", local_layers=one)) for one in (["head"], ["he*"]))
     assert named.trained == by_pattern.trained
+
+
+class Tied(nn.Module):
+    """Two layers that share a weight, and a parameter of no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.personal, self.head = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.personal.weight = self.embed.weight
+        self.prefix = nn.Parameter(torch.zeros(4))
+
+
+def leaves(layers: tuple[str, ...]) -> set[str]:
+    fedbn: Any = FedBn.__new__(FedBn)
+    fedbn.options = FedBnOptions(name="fedbn", local_layers=layers)
+    assert set(trainable(Tied())) - set(fedbn._local(Tied())) == set(fedbn.summed_parameters(Tied()))
+    return set(fedbn.summed_parameters(Tied()))
+
+
+def test_what_is_shared_stays_or_leaves_under_all_its_names() -> None:
+    assert trainable(Tied()) == ("prefix", "embed.weight", "head.weight")
+    assert leaves(("personal", "embed")) == {"prefix", "head.weight"}
+    assert leaves(("prefix*",)) == {"embed.weight", "head.weight"}  # a parameter of no layer
+    for one in ("personal", "embed", "pers*"):
+        with pytest.raises(ConfigError, match=r"local_layers: names .* which is one parameter with"):
+            leaves((one,))
+    for key in ("frozen", "travels"):
+        for one in ("personal.*", "embed.weight"):
+            with pytest.raises(ConfigError, match=rf"algorithm\.{key}: names .* which is one parameter with"):
+                _selected(Tied(), FedAvgOptions(**{"name": "fedavg", key: (one,)}), 1)
+    frozen = _selected(Tied(), FedAvgOptions(name="fedavg", frozen=("personal.*", "embed.*")), 1)
+    assert trainable(frozen) == ("prefix", "head.weight")
 
 
 def test_what_trains_may_stay_at_its_hospital() -> None:

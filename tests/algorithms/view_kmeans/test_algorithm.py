@@ -30,7 +30,7 @@ def acc(server: Any) -> float:
     return float(server.metrics()[1]["acc"])
 
 
-@pytest.mark.parametrize("completion", ["mean", "regression"])
+@pytest.mark.parametrize("completion", ["mean", "regression", "prototypes"])
 def test_it_keeps_the_rules_of_algorithms(completion: str) -> None:
     check_algorithm(ViewKmeans, study=study(algorithm__completion=completion))
 
@@ -87,3 +87,38 @@ def test_the_projection_is_onto_the_directions_in_which_records_vary_most() -> N
     spread = (centred @ leading).var(dim=0, correction=0)
     largest = torch.linalg.eigvalsh(centred.T @ centred / len(centred)).flip(0)[: leading.shape[1]]
     torch.testing.assert_close(spread, largest)
+
+
+def test_prototypes_complete_a_record_by_what_belongs_to_the_nearest() -> None:
+    made = Rounds(study(data__holds=[-1, -1, -1, 0], algorithm__completion="prototypes"))
+    made.take(1, 0)
+    exchanges = [exchange.name for exchange in made.algorithm.exchanges(1)]
+    last = max(at for at, name in enumerate(exchanges) if name.startswith("prototypes-"))
+    for at in range(1, last + 1):
+        assert set(made.contributions(1, at)) == {"hospital-1", "hospital-2", "hospital-3"}
+        made.take(1, at)
+    given = made.server.broadcast(1, made.algorithm.exchanges(1)[last + 1])
+    size = given["projection/0"].shape[1]
+    whole = given["prototypes"][0]
+    single = made.programs["hospital-4"]
+    own = (single._records - given["mean"][: single._records.shape[1]]) @ given["projection/0"]
+    nearest = torch.cdist(own, whole[:, :size]).argmin(dim=1)
+    torch.testing.assert_close(single._projected(given), own + whole[nearest, size:])
+
+
+def test_records_of_hospitals_with_one_view_are_completed_better_by_prototypes_than_by_means() -> None:
+    few = {"data__holds": [-1, -1, -1, 0, 0, 0, 1, 1, 1], "data__noise": 0.6, "data__per_site": 60}
+    by_mean, by_prototypes = (
+        acc(simulate(study(**few, algorithm__completion=how))) for how in ("mean", "prototypes")
+    )
+    assert by_prototypes > by_mean
+
+
+def test_hospitals_alone_sum_nothing_but_their_tables() -> None:
+    alone = Rounds(study(algorithm__sharing="none"))
+    assert [exchange.name for exchange in alone.algorithm.exchanges(1)] == ["table"]
+    assert not alone.algorithm.exchanges(2)
+    alone.round(1)
+    assert 0.5 < alone.server.metrics()[1]["acc"] <= 1
+    with pytest.raises(ConfigError, match=r"algorithm\.completion"):
+        study(algorithm__sharing="none", algorithm__completion="mean")

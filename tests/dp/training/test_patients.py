@@ -177,7 +177,7 @@ class TestReport:
 
     def test_it_says_patient_in_words(self, tmp_path: Path) -> None:
         page = self.page(tmp_path, Gaussian(HIDES, 9.0, 1))
-        assert "protecting a patient, relation replace-patient" in page
+        assert "protecting one patient, relation replace-patient" in page
         assert "one patient (replace-patient)" in page
         assert phrases.ADJACENCY["replace-patient"] in page
         assert "all records of a patient at one site are protected" in page
@@ -185,8 +185,8 @@ class TestReport:
 
     def test_beside_other_uses_of_single_records_it_says_record(self, tmp_path: Path) -> None:
         page = self.page(tmp_path, Gaussian(HIDES, 9.0, 1), Gaussian(ADD, 9.0, 1))
-        assert "protecting a patient" not in page
-        assert "protecting a record, relation replace-record" in page
+        assert "protecting one patient" not in page
+        assert "protecting one record, relation replace-record" in page
         assert "is protected less than one record" in page
 
     def test_every_relation_has_words(self) -> None:

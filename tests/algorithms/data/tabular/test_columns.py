@@ -218,6 +218,44 @@ def test_a_value_that_is_not_declared_is_an_error_here_and_missing_at_a_hospital
     assert (table.records, values(table)[column][-1], len(heard)) == (4, None, 1)
 
 
+@pytest.mark.parametrize("ending", ["csv", "sqlite", "parquet"])
+def test_a_text_that_is_not_utf_8_is_a_value_that_does_not_fit(load, tmp_path, ending):
+    path, view = tmp_path / f"t.{ending}", ""
+    if ending == "csv":
+        path.write_bytes((TABLE + "north,b,40,260,1,\xfc\n").encode("latin-1"))
+    elif ending == "sqlite":
+        view = 'view = "heart"\n'
+        write_sqlite(path)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("INSERT INTO raw SELECT * FROM raw WHERE site = 'north' LIMIT 1")
+            connection.execute(
+                "UPDATE raw SET stage = CAST(x'fc' AS TEXT) WHERE rowid = (SELECT max(rowid) FROM raw)"
+            )
+    else:
+        pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs the extra parquet")
+        from pyarrow import parquet
+
+        lines = [line.split(",") for line in [*TABLE.splitlines(), "north,b,40,260,1,?"]]
+        cells = {name: [line[at] for line in lines[1:]] for at, name in enumerate(lines[0])}
+        bad = pyarrow.array([b"\xfc" if s == "?" else s.encode() for s in cells["stage"]])
+        rest = {name: pyarrow.array(texts) for name, texts in cells.items()}
+        parquet.write_table(pyarrow.table({**rest, "stage": bad.cast(pyarrow.string(), safe=False)}), path)
+    data = load(None, view + SITES, path=path.name)
+    with pytest.raises(DataError, match="column 'stage' is not UTF-8"):
+        data.table("north")
+    heard: list[DataError] = []
+    with counted_as_defaults(heard.append):
+        table = data.table("north")
+    assert (table.records, values(table)["stage"][-1], len(heard)) == (4, None, 1)
+    assert data.table("south").records == 1
+
+
+def test_a_file_in_another_encoding_is_told_so(load, tmp_path):
+    (tmp_path / "t.csv").write_bytes(TABLE.replace("Gender", "Gr\xf6\xdfe").encode("latin-1"))
+    with pytest.raises(DataError, match=r"t\.csv is not UTF-8"):
+        load(None).table("north")
+
+
 def test_text_of_several_lines_in_another_column_is_no_error(load):
     assert load(TABLE + 'north,"b\nnorth, c",50,260,1,I\n').table("north").records == 4
 

