@@ -7,9 +7,11 @@ A refusal is no error of the agent: a study is asked about again, as a person or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Roster
@@ -29,6 +31,34 @@ from secfed.study.study import Study
 
 
 @dataclass(frozen=True)
+class Granted:
+    """What a policy gives a study."""
+
+    dataset: str
+    path: Path | None  # as the policy spells it
+    limits: SiteLimits
+    budgets: tuple[Budget, ...]
+    gpu: bool
+    max_delta_times_records: float
+
+    @classmethod
+    def by(cls, policy: Policy, data: DataSet) -> Self:
+        """What a policy gives a study that uses this data set."""
+        most = policy.privacy.max_delta_times_records
+        budgets = policy.budgets(data.name)
+        return cls(data.name, data.path, policy.limits(), budgets, policy.compute.gpu, most)
+
+    def opens_like(self, other: Granted) -> bool:
+        """Whether a study that was opened with the other one may go on; budgets are set while it is open."""
+        return replace(self, budgets=()) == replace(other, budgets=())
+
+    @property
+    def digest(self) -> bytes:
+        """Alike for all that a study is opened alike with: 32 bytes."""
+        return hashlib.sha256(repr(replace(self, budgets=())).encode()).digest()
+
+
+@dataclass(frozen=True)
 class Admitted:
     """A study that may run here, and on what terms."""
 
@@ -36,12 +66,9 @@ class Admitted:
     settings: str  # the text of the study
     data: DataSet
     data_path: Path | None  # None if the study names no path
-    limits: SiteLimits
-    budgets: tuple[Budget, ...]
-    gpu: bool
+    granted: Granted
     own_code: tuple[str, ...]
     max_frame_bytes: int
-    max_delta_times_records: float
 
 
 def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: datetime) -> Admitted:
@@ -73,7 +100,14 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
     manual = policy.approve == "manual" or asks or asks_person(site.state)
     shown = near_twins.fingerprint(twins) if asks else ""
     try:
-        approvals.require(study.name, study.digest(), now, manual=manual, near_twins=shown)
+        approvals.require(
+            study.name,
+            study.digest(),
+            now,
+            manual=manual,
+            near_twins=shown,
+            persons=policy.approvers,
+        )
     except PolicyRefused:
         if approvals.state(study.digest()) is ApprovalState.HELD:
             near_twins.note(site.state, study.digest().hex(), twins)
@@ -88,12 +122,9 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         settings=text,
         data=data,
         data_path=data_file(site, study, data),
-        limits=policy.limits(),
-        budgets=policy.budgets(data.name),
-        gpu=policy.compute.gpu,
+        granted=Granted.by(policy, data),
         own_code=tuple(sorted(policy.own_code)),
         max_frame_bytes=frame_caps(terms, roster).request_bytes,
-        max_delta_times_records=policy.privacy.max_delta_times_records,
     )
 
 
@@ -111,12 +142,21 @@ def read_study(policy: Policy, settings: bytes) -> tuple[str, Study]:
     return text, study
 
 
-def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -> None:
-    """Check a study again, before new work: hours pass, and the policy's file and approvals change."""
+def still_permitted(
+    site: SiteFolder, study: Study, sites: int, now: datetime, *, at_any_hour: bool = False
+) -> Granted:
+    """Check a study again, before new work: hours pass, and the policy's file and approvals change.
+
+    With ``at_any_hour`` hours do not count: what was begun within them is finished.
+    """
     policy = site.policy.load()
-    policy.enforce(study, now, sites=sites)
+    if at_any_hour:
+        policy = replace(policy, hours=())
+    data = policy.enforce(study, now, sites=sites)
     manual = policy.approve == "manual" or asks_person(site.state)
-    Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=manual)
+    approvals = Approvals(site.approvals_path)
+    approvals.require(study.name, study.digest(), now, manual=manual, persons=policy.approvers)
+    return Granted.by(policy, data)
 
 
 def data_file(site: SiteFolder, study: Study, data: DataSet) -> Path | None:

@@ -53,6 +53,11 @@ class _Entry(Strict):
         """Whether a person approved the study, and was shown these near twins."""
         return self.state is ApprovalState.APPROVED and near_twins in ("", self.near_twins)
 
+    @property
+    def persons(self) -> int:
+        """How many persons approved it."""
+        return len(self.by.split(", "))
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -190,11 +195,23 @@ class Approvals:
             content.refused_names[text] = int(now.timestamp())
             content.refused_by[text] = by
             for digest in named:  # from now on, an approval under this name is one that was made after it
-                if content.studies[digest].state is ApprovalState.APPROVED:
+                entry = content.studies[digest]
+                if entry.state is ApprovalState.APPROVED:
                     content.set(digest, text, ApprovalState.PERMITTED, now)
+                elif entry.state is ApprovalState.HELD:  # also that of the first of two
+                    content.studies[digest] = entry.model_copy(update={"by": ""})
             return Decision("", text, ApprovalState.WITHDRAWN, now, by)
 
-    def require(self, name: str, digest: bytes, now: datetime, *, manual: bool, near_twins: str = "") -> None:
+    def require(
+        self,
+        name: str,
+        digest: bytes,
+        now: datetime,
+        *,
+        manual: bool,
+        near_twins: str = "",
+        persons: Literal[1, 2] = 1,
+    ) -> None:
         """Let a study through, or hold it. ``PolicyRefused``: it was refused, or waits for a decision."""
         content = self._read()
         entry = content.studies.get(digest.hex())
@@ -210,12 +227,21 @@ class Approvals:
             raise PolicyRefused(
                 f"study {name!r} was refused at this site", remedy="ask this site", keys=("approval",)
             )
-        if manual and (entry is None or not entry.approves(near_twins)):
+        is_approved = entry is not None and entry.approves(near_twins)
+        if manual and not (is_approved and entry is not None and entry.persons >= persons):
+            if is_approved:  # by one person, before two were wanted
+                self._hold_for_second(digest.hex(), now)
             self.hold(name, digest, now, near_twins=near_twins)
             raise PolicyRefused(
                 f"study {name!r} {HELD_TEXT}",
                 remedy=f"at the site: secfed agent approve {digest.hex()[:16]}",
             )
+
+    def _hold_for_second(self, digest: str, now: datetime) -> None:
+        with self._changing() as content:
+            entry = content.studies[digest]
+            if entry.state is ApprovalState.APPROVED and entry.persons == 1:
+                content.set(digest, entry.name, ApprovalState.HELD, now, entry.near_twins, entry.by)
 
     def _read(self) -> _File:
         if not self._path.exists():
@@ -264,7 +290,11 @@ class _File(Strict):
         entry = self.studies[digest]
         first = entry.by if entry.state is ApprovalState.HELD and entry.near_twins == near_twins else ""
         state = ApprovalState.APPROVED
-        if persons == 2 and entry.state is not ApprovalState.APPROVED:
+        if entry.state is state and entry.near_twins == near_twins:
+            if entry.persons >= persons:  # a repeat takes nobody's name away
+                return self.decision(digest)
+            first = entry.by
+        if persons == 2:
             if first == by:
                 raise PolicyRefused(
                     f"{by or 'the same person'} has approved this study; policy.toml wants a second person",

@@ -29,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.memory import JOURNAL, belong_together, is_other, lose
+from secfed.deploy.admission.memory import ID_FILE, JOURNAL, belong_together, is_other, lose
 from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.enrolment.site_settings import load_settings
 from secfed.errors import ConfigError
@@ -69,7 +69,8 @@ class Restored:
 def back_up(site: SiteFolder, out: Path, now: datetime, *, keys: bool) -> list[str]:
     """Write a new file that only its owner can read; the names of what is in it."""
     patterns = (*_SETTINGS, *(_KEYS if keys else ()))
-    found = {f"site/{name}": path for name, path in _matching(site.folder, patterns)}
+    # Without the id of the state folder: put back with an old folder, it would call it the newest.
+    found = {f"site/{name}": path for name, path in _matching(site.folder, patterns) if name != ID_FILE}
     found |= {f"state/{name}": path for name, path in _matching(site.state, _STATE)}
     contents = {name: _whole(path) for name, path in found.items()}
     manifest = {

@@ -60,10 +60,13 @@ class SiteDecisions:
         self._missed = 0  # entries that could not be written
         self._failing = False  # the last try failed, and the log says so
 
-    def looked(self, roster: Roster | None = None) -> None:
-        """Record the policy, persons' decisions and the pinned roster, as far as they are new."""
+    def looked(self, roster: Roster | None = None, *, policy_too: bool = True) -> None:
+        """Record the policy, persons' decisions and the pinned roster, as far as they are new.
+
+        Only the agent knows which policy is in force: while the file is not valid, it is an earlier one.
+        """
         digest = roster.digest.hex() if roster is not None else ""
-        policy = self._site.policy.sha256()
+        policy = self._site.policy.sha256() if policy_too else ""
         persons = [
             ByPerson(
                 item.digest,
@@ -169,7 +172,8 @@ def record_now(site: SiteFolder) -> bool:
     if key_files.is_encrypted(site.key_paths[0]) and (secret := key_files.passphrase_from_file()) is None:
         return False
     pinned = site.pinned_or_none()
-    SiteDecisions(site, site.identity(secret)).looked(None if pinned is None else pinned.roster)
+    decisions = SiteDecisions(site, site.identity(secret))
+    decisions.looked(None if pinned is None else pinned.roster, policy_too=False)
     return True
 
 

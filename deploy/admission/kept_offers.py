@@ -126,9 +126,21 @@ def _declared(name: str, column: Mapping[str, Any]) -> str:
     """A column of a study that declares its columns; its source is what is read."""
     source = f" (read from {column['source']})" if column.get("source") else ""
     if column.get("categories"):
-        return f"{name}{source}: {_plain(column['categories'])}"
+        return f"{name}{source}: {_plain(column['categories'])}{_read_otherwise(column)}"
     unit = f" {column['unit']}" if column.get("unit") else ""
-    return f"{name}{source}: {column.get('low')} to {column.get('high')}{unit}"
+    return f"{name}{source}: {column.get('low')} to {column.get('high')}{unit}{_read_otherwise(column)}"
+
+
+def _read_otherwise(column: Mapping[str, Any]) -> str:
+    """What a column's values are taken for: a value that counts as missing can leave one patient out."""
+    codes = column.get("codes") or {}
+    found = [f"{category} is recorded as {_plain(values)}" for category, values in codes.items()]
+    if column.get("missing"):
+        found.append(f"{_plain(column['missing'])} counts as missing")
+    if column.get("outside", "refuse") != "refuse":
+        taken = "counts as missing" if column["outside"] == "missing" else "is moved to the nearest bound"
+        found.append(f"anything else {taken}")
+    return f" ({'; '.join(found)})" if found else ""
 
 
 def _plain(value: Any) -> str:

@@ -136,7 +136,9 @@ class _Begun:
 def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
     """Keep what later studies are compared with; before a study first works here."""
     path = _settings_of(site.state, terms.study_id)
-    if not path.exists():
+    if path.exists():
+        _check_own(path, terms)
+    else:
         _make_folder_of(path)
         _Begun.of(site, terms, data, now).write(path)
     _note_of(site.state, terms.study.digest().hex()).unlink(missing_ok=True)
@@ -162,7 +164,8 @@ def near_twins(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> 
 
     None for a study that was begun here already.
     """
-    if _settings_of(site.state, terms.study_id).exists():
+    if (own := _settings_of(site.state, terms.study_id)).exists():
+        _check_own(own, terms)
         return ()
     new = _Begun.of(site, terms, data, now)
     kept = (_Begun.read(path) for path in site.state.glob(f"studies/*/{_SETTINGS_FILE}"))
@@ -202,6 +205,15 @@ def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
 def _settings_of(state: Path, study: str) -> Path:
 
     return study_folder(state, study) / _SETTINGS_FILE
+
+
+def _check_own(path: Path, terms: Terms) -> None:
+    """A folder is named by a part of the digest, which somebody could make two studies share."""
+    if _Begun.read(path).study != terms.study_id:
+        raise ConfigError(
+            f"{path}: belongs to another study, whose digest begins like this one's",
+            remedy="ask the study centre to give the study another name",
+        )
 
 
 def _note_of(state: Path, digest: str) -> Path:

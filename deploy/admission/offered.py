@@ -9,7 +9,8 @@ attempt.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from secfed.algorithms.framework.base import Algorithm
@@ -19,8 +20,9 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Roster
 from secfed.crypto.refusals import Refusal
 from secfed.deploy.transport.messages import HelloReply
-from secfed.errors import InconsistentView, RosterError
+from secfed.errors import ConfigError, InconsistentView, ProtocolError, RosterError
 from secfed.records.hash_chain import canonical_json
+from secfed.records.roster_file import is_within
 from secfed.records.transcript import TRANSCRIPT
 from secfed.site.terms import Terms
 from secfed.study.study import Study
@@ -54,6 +56,24 @@ def plan_digest(study: Study, algorithm: Algorithm, sites: Sequence[str], roster
         "exchanges": exchanges,
     }
     return hashlib.sha256(canonical_json(facts)).digest()
+
+
+@contextmanager
+def own_files() -> Iterator[None]:
+    """Errors of the site's own files become ones whose words stay here: they name paths."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ConfigError(error.message, remedy=error.remedy) from None
+
+
+def check_still_pinned(roster: Roster, pinned: Roster) -> None:
+    """Refuse to go on with a study of whose roster a member, or its key, was taken out of the pinned one."""
+    if not is_within(roster, pinned):
+        raise RosterError(
+            "the roster that is pinned here now lacks a member of this study, or gives it another key",
+            remedy="this study is over for this site; a new one needs the new roster everywhere",
+        )
 
 
 def check_roster(offer: HelloReply, pinned: Roster) -> None:

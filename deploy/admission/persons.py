@@ -38,7 +38,7 @@ def account() -> str:
         number = _NOBODY
     number = os.getuid() if number == _NOBODY else number
     try:
-        return pwd.getpwuid(number).pw_name
+        return pwd.getpwuid(number).pw_name.replace(",", " ")  # a comma stands between two persons
     except KeyError:
         return f"uid {number}"
 

@@ -21,8 +21,9 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import Admitted, admit
 from secfed.deploy.admission.decision_recorder import SiteDecisions
-from secfed.deploy.admission.offered import check_plan, check_roster
+from secfed.deploy.admission.offered import check_plan, check_roster, own_files
 from secfed.deploy.agent.control import check_not_paused
+from secfed.deploy.agent.full_disk import when_there_is_room
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.agent.study_end import forget, refused_for_good
 from secfed.deploy.agent.study_handler import StudyHandler
@@ -39,7 +40,7 @@ from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
 from secfed.dp.ledger.ledger import Ledger
 from secfed.engine.wire import Job
-from secfed.errors import ConfigError, LinkError, ProtocolError, SecfedError
+from secfed.errors import LinkError, SecfedError
 from secfed.records.transcript import COMPLAINED, SUMMED, Complaint
 from secfed.runs.run_folder import MODEL_FILE, study_folder
 from secfed.site.containment import Failure
@@ -198,12 +199,10 @@ class Agent:
 
     def _admit(self, offer: HelloReply) -> Admitted:
         check_not_paused(self._folder.state)
-        try:
+        with own_files():
             # As it is on the disk now: an administrator may have pinned another one.
             self._pinned = self._folder.roster()
             self._roster = self._folder.roster_of(offer.study, self._pinned)
-        except ProtocolError as error:  # of the site's own files: its words name their paths, and stay here
-            raise ConfigError(error.message, remedy=error.remedy) from None
         if not offer.finished:  # nothing will be asked any more
             check_roster(offer, self._roster)
         try:
@@ -248,12 +247,14 @@ class Agent:
             handler = StudyHandler(
                 self._folder,
                 admitted.terms,
+                admitted.granted,
                 opened,
                 self._roster,
                 self._pinned,
                 self._board,
                 self._now,
                 self._decisions,
+                self._stopped.wait,
             )
             # The link knows: to ask again would ask an aggregator that may be gone by now.
             ended = link.serve(
@@ -263,10 +264,11 @@ class Agent:
                 said=self._heard,
                 leaves=lambda error: error is handler.withdrawn,
             )
+            self._pinned = handler.pinned
             if handler.withdrawn is not None:
                 self._decline(link, handler.withdrawn)
         if ended:
-            opened.finish()
+            when_there_is_room(opened.finish, self._board, self._stopped.wait, opened.mend)
             self._ends(study)
             model = opened.folder / MODEL_FILE
             facts = {"study": study, "model": str(model) if model.exists() else None}
@@ -323,10 +325,10 @@ class Agent:
                     data_path=None if path is None else str(path),
                     study=terms.study_id,
                     simulated=self._simulated,
-                    max_delta_times_records=admitted.max_delta_times_records,
+                    max_delta_times_records=admitted.granted.max_delta_times_records,
                     site_seed=None if self._simulated else store.site_seed(),
                 ),
-                gpu=admitted.gpu,
+                gpu=admitted.granted.gpu,
                 log_path=self._folder.state / "training.log",
                 local_key=store.local_key if local else None,
                 ledger=ledger,
@@ -351,9 +353,10 @@ class Agent:
             Member(self._identity, self._roster),
             self._folder.state,
             program=program,
-            limits=admitted.limits,
+            limits=admitted.granted.limits,
             dataset=admitted.data.name,
-            budgets=admitted.budgets,
+            budgets=admitted.granted.budgets,
+            granted=admitted.granted.digest,
             simulated=self._simulated,
             on_entry=on_entry,
             alarm=alarm,

@@ -13,7 +13,6 @@ from secfed.deploy.agent.budgets import left_after
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.notification.message import Event
 from secfed.deploy.notification.outbox import Seen
-from secfed.deploy.policy.policy import Policy
 from secfed.dp.ledger.ledger import SPENT
 from secfed.runs.run_folder import ledger_file
 
@@ -31,7 +30,7 @@ class BudgetWatch:
     def look(self) -> Seen:
         """The policy's budgets as they are now, against what the newest payment says was spent of each."""
         holds, over, mark = {}, [], self._site.settings.notifications.low_budget
-        policy = Policy.load(self._site.policy_path)
+        policy = self._site.policy.load()  # that in force, as of the agent: an invalid file mutes nothing
         for data in policy.data:
             payment = self._payment(ledger_file(self._site.state, data.name))
             after, paid_s = payment.get("after", ()), payment.get("time_s")

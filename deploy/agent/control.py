@@ -7,7 +7,6 @@ paused       while it is there, the agent takes no new work
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import time
@@ -18,7 +17,7 @@ from typing import Final
 
 from secfed.deploy.policy.absence import PAUSED_TEXT
 from secfed.errors import ConfigError, PolicyRefused
-from secfed.storage import private_files
+from secfed.storage import flock, private_files
 from secfed.storage.atomic import unwritable_errors
 
 _LOCK_FILE: Final = "agent.lock"
@@ -54,7 +53,7 @@ def only_agent(state: Path) -> Iterator[None]:
 def _try_lock(descriptor: int) -> bool:
     """Whether no other process had the lock."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        flock.lock(descriptor)
     except BlockingIOError:
         return False
     return True
@@ -69,7 +68,7 @@ def running(state: Path) -> int | None:
     try:
         with private_files.locked(state):
             if _try_lock(descriptor):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                flock.unlock(descriptor)
                 return None
             # Only while the lock is held does the number belong to the agent, and not to a later process.
             text = os.read(descriptor, 32).decode(errors="replace").strip()

@@ -4,6 +4,7 @@ held       a study waits for a person (``approvals.json``)
 refused    the policy, or a person, does not permit the study that is served (the status)
 failed     something here has to be put right before it runs (the status)
 budget     less than a set share of a data set's budget is left (the newest payment in its ledger)
+policy     policy.toml is not valid, or cannot be read
 certificate  of this site, or of the consortium's CA, ends within four weeks, or has ended
 silent     no call to the aggregator succeeds for longer than is set (the status)
 
@@ -59,6 +60,7 @@ class SiteWatch:
             self._held,
             lambda: self._absent(status),
             self._budgets.look,
+            self._policy,
             self._certificates,
             lambda: self._silence(status),
         )
@@ -112,6 +114,25 @@ class SiteWatch:
             text = f"study {name} cannot run here until something is put right"
             event = Event("study.failed", name, text, "see: secfed agent status, secfed site check", facts)
         return Seen({f"{state}/{study}/": event}, over)
+
+    def _policy(self) -> Seen:
+        """Its words stay here: they name a path, and quote the file."""
+        policy = self._site.policy
+        try:
+            policy.load()
+            stays = "the last valid one stays in force" if policy.trouble else ""
+        except SecfedError:
+            stays = "no study may run"
+        if not stays:
+            return Seen({}, ("policy",))
+        event = Event(
+            "policy.invalid",
+            "policy.toml",
+            f"policy.toml is not valid, or cannot be read: {stays}",
+            "secfed agent status and secfed site check say what is wrong with it",
+            {},
+        )
+        return Seen({"policy": event}, ("policy",))
 
     def _certificates(self) -> Seen:
         now, holds = self._now(), {}

@@ -27,7 +27,7 @@ from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.signals import Stopper
 from secfed.deploy.transport.study_server import Offer, Presence, SiteReply, StudyServer
-from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
+from secfed.errors import ConfigError, DiskFull, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
 from secfed.records.roster_file import ROSTER_FILE, begun_with, read_roster
 from secfed.records.transcript import Log
@@ -54,6 +54,7 @@ class Service:
     uploads_at_a_time: int | None = None  # large ones, each in memory of its size; None: what fits into 1 GiB
     flower_socket: Path | None = None  # carry messages through Flower, whose app comes here; None: over gRPC
     end: bool = False  # end the study where it is, and bring the sites its model
+    another: Callable[[], bool] = lambda: False  # whether another study is served after this one
 
     def link_limits(self) -> ServerLimits:
         """Limits of the link."""
@@ -128,7 +129,8 @@ class Aggregator:
             self._server = LinkServer(listen, tls, roster.sites, offer, limits, removed=removed)
         else:
             ttl_s = study.protection.deadline_s
-            self._server = FlowerServer(service.flower_socket, self._identity, roster, offer, ttl_s=ttl_s)
+            path, another = service.flower_socket, service.another
+            self._server = FlowerServer(path, self._identity, roster, offer, ttl_s=ttl_s, another=another)
         self._people = PeopleTold(consortium.folder, study.name, central.id)
         self._versions = SiteVersions(self._server.presence, self._people.hearing(tell), _SOFTWARE)
         self._tell = self._versions.tell
@@ -252,9 +254,9 @@ def _check_space(out: Path, needed_bytes: int) -> None:
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < needed_bytes:
-        raise ConfigError(
-            f"--out {out}: {free / 1e9:.1f} GB are free, and the replies of one exchange can be "
-            f"{needed_bytes / 1e9:.1f} GB",
+        raise DiskFull(
+            f"--out {out}: {free / 1e6:.0f} MB are free, and the replies of one exchange can be "
+            f"{needed_bytes / 1e6:.0f} MB",
             remedy="free space, or name a folder on another disk",
         )
 

@@ -11,8 +11,9 @@ import json
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -45,11 +46,17 @@ class QueuedStudy:
 
     @property
     def is_over(self) -> bool:
-        """Whether its run has ended, and the hospitals were told; they were given time to take the model."""
+        """Whether its run has ended, and the hospitals were told; they were given time to take the model.
+
+        A file that holds another study than the run is not over: its turn says what is wrong with it.
+        """
         try:
             with (self.out / TRANSCRIPT_FILE).open("rb") as stream:
+                first = json.loads(stream.readline(_LAST_BYTES))
                 stream.seek(max(0, stream.seek(0, 2) - _LAST_BYTES))
-                return bool(json.loads(stream.read().splitlines()[-1])["kind"] == CLOSED)
+                closed = bool(json.loads(stream.read().splitlines()[-1])["kind"] == CLOSED)
+            text = self.file.read_text(encoding="utf-8")
+            return closed and _is_of(str(first["body"]["study"]), text, self.name)
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             return False  # not begun, or a line is half written
 
@@ -105,6 +112,14 @@ class StudyQueue:
                 )
         return tuple(QueuedStudy(file, self._out / stem) for stem, file in by_stem.items())
 
+    def has_more(self) -> bool:
+        """Whether a study is left, beside one that is over."""
+        return not self.is_single and not all(one.is_over for one in self.studies())
+
+    def _left(self, done: Collection[Path]) -> list[QueuedStudy]:
+        """What is still to be served, as the folders are now."""
+        return [one for one in self.studies() if one.file not in done and (self.is_single or not one.is_over)]
+
     def run(self, serve: Serve) -> None:
         """Serve every study that is not over, until none is left; paused ones are waited for.
 
@@ -120,11 +135,8 @@ class StudyQueue:
         gave_way: Counter[Path] = Counter()
         paused: frozenset[str] = frozenset()
         while True:
-            left = [
-                one
-                for one in self.studies()
-                if one.file not in failures | dict.fromkeys(served) and (self.is_single or not one.is_over)
-            ]
+            done = {*failures, *served}
+            left = self._left(done)
             if not left:
                 break
             names = {one.file: one.name for one in left}
@@ -139,7 +151,7 @@ class StudyQueue:
                 others = [names[other.file] for other in left if other is not one]
                 self._tell("turn", study=names[one.file], out=str(one.out), queued=others)
             try:
-                serve(one, self._gives_way(names[one.file], [names[item.file] for item in left]))
+                serve(one, self._gives_way(one, done))
                 served.add(one.file)
             except StudyPaused:
                 if not self._is_paused(names[one.file]):
@@ -154,12 +166,18 @@ class StudyQueue:
         if failures:
             raise next(iter(failures.values()))
 
-    def _gives_way(self, name: str, left: Sequence[str]) -> GivesWay:
+    def _gives_way(self, study: QueuedStudy, done: Collection[Path]) -> GivesWay:
+        name = study.name
+
         def gives_way(waited_s: float) -> bool:
             if self._is_paused(name):
                 return True
-            others = (other for other in left if other != name)
-            return waited_s > self._patience_s and not all(map(self._is_paused, others))
+            if waited_s <= self._patience_s:
+                return False
+            try:  # looked for now: one may have been put there since this turn began
+                return any(not self._is_paused(other.name) for other in self._left({*done, study.file}))
+            except ConfigError:
+                return True  # of the folder; said where the next turn is given
 
         return gives_way
 
@@ -168,6 +186,18 @@ class StudyQueue:
             for name in sorted(names):
                 self._tell(event, study=name)
         return now
+
+
+@lru_cache(maxsize=256)
+def _is_of(study: str, text: str, name: str) -> bool:
+    """Whether a run, by its study's id, is of the study of this text; by the name where it cannot be read."""
+    from secfed.study.limits import study_id  # brings torch
+    from secfed.study.study import Study
+
+    try:
+        return study == study_id(Study.parse(text))
+    except SecfedError:
+        return study.rpartition("-")[0] == name
 
 
 def _files(source: Path) -> Iterator[Path]:

@@ -53,13 +53,24 @@ class CentreSettings(Strict):
     email: EmailSection = EmailSection()
 
 
+Waits = tuple[float, dict[str, Any]]  # since when, and what was told
+# By study id: in a queue each turn has a watch of its own, and waiting does not begin anew with it.
+_WAITING: Final[dict[str, Waits]] = {}
+
+
 class RunWatch:
     """Keeps the state of one run, as the events of the operator's log change it."""
 
-    def __init__(self, study: str, stalled_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        study: str,
+        stalled_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        waits: Waits | None = None,
+    ) -> None:
         self._study, self._stalled_s, self._clock = study, stalled_s, clock
         self._lock = threading.Lock()
-        self._waits: tuple[float, dict[str, Any]] | None = None  # since when, and what was told
+        self._waits = waits
         self._ended: Event | None = None
 
     def heard(self, event: str, facts: dict[str, Any]) -> None:
@@ -85,6 +96,12 @@ class RunWatch:
             )
         elif isinstance(error, RoundAborted):
             self._ended = self._end("aborted", "has ended without a sum", error.remedy)
+
+    @property
+    def waits(self) -> Waits | None:
+        """Since when it waits, and for what; None if it does not."""
+        with self._lock:
+            return self._waits
 
     def look(self) -> Seen:
         """What holds now."""
@@ -157,7 +174,8 @@ class PeopleTold:
             log.error("nobody is told of anything: %s", error)
             return
         if channels:
-            self._watch = RunWatch(self._study, settings.notifications.stalled_s)
+            waits = _WAITING.pop(self._study_id, None)
+            self._watch = RunWatch(self._study, settings.notifications.stalled_s, waits=waits)
             path = self._folder / _OUTBOXES / f"{self._study_id}.json"
             outbox = Outbox(path, SOURCE, [one.name for one in channels], lambda: datetime.now(UTC))
             self._notifier = Notifier(outbox, channels, self._watch.look, look_s=self._look_s)
@@ -165,7 +183,10 @@ class PeopleTold:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Tell how the run ended, and end."""
-        if self._watch is not None and isinstance(error, SecfedError):
-            self._watch.failed(error)
+        if self._watch is not None:
+            if isinstance(error, SecfedError):
+                self._watch.failed(error)
+            if (waits := self._watch.waits) is not None:
+                _WAITING[self._study_id] = waits
         if self._notifier is not None:
             self._notifier.close()

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -100,7 +101,8 @@ class Outbox:
                 self._told[key] = int(now.timestamp())
                 self._queue(seen.holds[key], now)
             self._drop([item for name in self._channels for item in self._of(name)[:-MOST_WAITING]])
-            for key in list(self._told)[:-_MOST_TOLD]:
+            # What still holds is never forgotten: it would be told again with every look.
+            for key in [key for key in self._told if key not in seen.holds][:-_MOST_TOLD]:
                 del self._told[key]
             self._write()
         failpoint("notification: queued")
@@ -117,13 +119,13 @@ class Outbox:
     def delivered(self, channel: str, message: Message) -> None:
         """A server took it."""
         failpoint("notification: delivered")
-        with self._lock:
+        with self._lock, suppress(ValueError):  # it may have been given up meanwhile
             self._waiting.remove(_Waiting(channel=channel, message=message))
             self._write()
 
     def failed(self, channel: str, message: Message) -> None:
         """No server took it: let others go first, as one that is never taken must not hold up all."""
-        with self._lock:
+        with self._lock, suppress(ValueError):
             item = _Waiting(channel=channel, message=message)
             self._waiting.remove(item)
             self._waiting.append(item)

@@ -38,8 +38,9 @@ class Absence(StrEnum):
         """What a refusal means: the class of its error, and its text."""
         if kind != PolicyRefused.__name__:
             return cls.FAILED
+        said = text.partition(":")[0]  # what follows quotes the study, whose author could write these words
         for words, state in _TEXTS.items():
-            if words in text:
+            if words in said:
                 return state
         return cls.REFUSED
 

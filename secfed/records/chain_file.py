@@ -7,7 +7,6 @@ owner next opens the file; anything else is left alone and reported.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import os
@@ -20,8 +19,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
-from secfed.errors import TranscriptError
+from secfed.errors import DiskFull, TranscriptError
 from secfed.records.hash_chain import MAX_LINE_BYTES, BrokenChain, ChainType, Entry, verify_chain
+from secfed.storage import flock
 from secfed.storage.atomic import is_full, sync_folder
 
 RESTORE: Final = (
@@ -104,7 +104,7 @@ class ChainFile:
         except OSError as error:
             raise _unreadable(self.path, error) from None
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock.lock(descriptor)
         except OSError:
             file.close()
             raise TranscriptError(
@@ -121,8 +121,13 @@ class ChainFile:
     def close(self) -> None:
         """Close the file and give up the lock, also where a child that was forked has the file open, too."""
         if not self._file.closed:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            flock.unlock(self._file.fileno())
             self._file.close()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write failed: the file takes no more lines until it is opened and verified again."""
+        return self._failed
 
     def append(self, line: bytes) -> None:
         """Write one line and wait until it is on the disk, unless the file is not ``synced``.
@@ -144,10 +149,7 @@ class ChainFile:
             self._failed = True
             with suppress(OSError):  # the unfinished line is dealt with at the next opening
                 os.ftruncate(self._file.fileno(), size)
-            remedy = "free space on that disk and restart" if is_full(error) else "check the disk"
-            raise TranscriptError(
-                f"{self.path}: cannot write: {os.strerror(error.errno or 0)}.", remedy=remedy
-            ) from None
+            raise _failed(f"{self.path}: cannot write", error, "check the disk") from None
 
     def recover(
         self,
@@ -186,8 +188,12 @@ class ChainFile:
         if whole:
             self.append(b"\n")
         if torn:
-            os.ftruncate(self._file.fileno(), len(data) - len(torn))
-            os.fsync(self._file.fileno())
+            try:
+                os.ftruncate(self._file.fileno(), len(data) - len(torn))
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                what = f"{self.path}: cannot be repaired"
+                raise _failed(what, error, "free space on that disk, and check it") from None
         covered = hashlib.sha256(memoryview(data)[:begin])
         for line in lines:
             covered.update(line)
@@ -272,6 +278,16 @@ def _open_regular(path: Path, flags: int) -> int:
 
 
 def _unreadable(path: Path, error: OSError) -> TranscriptError:
-    return TranscriptError(
-        f"{path}: {os.strerror(error.errno or 0)}.", remedy="check that the path exists and is permitted"
+    return _failed(str(path), error, "check that the path exists and is permitted")
+
+
+def _failed(what: str, error: OSError, remedy: str) -> TranscriptError:
+    """The error of a system call. After the exit code of a full disk, units start a service again."""
+    full = is_full(error)
+    failed = TranscriptError(
+        f"{what}: {os.strerror(error.errno or 0)}.",
+        remedy="free space on that disk and restart" if full else remedy,
     )
+    if full:
+        failed.exit_code = DiskFull.exit_code
+    return failed

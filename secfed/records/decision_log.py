@@ -110,9 +110,9 @@ class DecisionLog:
                     self._state = state
                 finally:
                     self._newest = chain.head
-            except OSError as error:  # of a repair; a failed append says it by itself
+            except OSError as error:  # of reading; a failed append or repair says it by itself
                 raise TranscriptError(
-                    f"{self.path}: cannot be repaired: {os.strerror(error.errno or 0)}",
+                    f"{self.path}: cannot be read: {os.strerror(error.errno or 0)}",
                     remedy="free space on that disk, and check it",
                 ) from None
             finally:

@@ -18,6 +18,7 @@ from secfed.crypto.messages import DIGEST_BYTES, Result, Specification
 from secfed.errors import TranscriptError
 from secfed.records.chain_file import ChainFile, torn_summary
 from secfed.records.hash_chain import OPENED, Chain, ChainType, Entry, Sink, plain
+from secfed.storage.code_digest import code_digest
 
 TRANSCRIPT = ChainType("transcript", labels.TRANSCRIPT_CHAIN, labels.SIGN_TRANSCRIPT)
 
@@ -63,6 +64,7 @@ class Transcript:
         open_file: Callable[[Path], ChainFile] = ChainFile,
     ) -> None:
         opening = {"owner": identity.name, "study": study, "roster_digest": roster_digest.hex()}
+        self._identity, self._open_file = identity, open_file
         self._file: ChainFile | None = None
         entries: tuple[Entry, ...] = ()
         torn = b""
@@ -98,7 +100,32 @@ class Transcript:
 
     def closing(self, **more: object) -> dict[str, object]:
         """Body of the :data:`CLOSED` entry that would stand here."""
-        return {"sums": self._sums, **more}
+        return {"sums": self._sums, "build": code_digest(), **more}
+
+    def mend(self) -> None:
+        """After a write that failed, open the file again and verify it, so that entries can be added.
+
+        ``TranscriptError``: that failed, too, or the file does not hold exactly what was added.
+        """
+        failed, owner = self._file, self._identity
+        if failed is None or not failed.has_failed:
+            return
+        failed.close()  # and its lock
+        file = self._open_file(failed.path)
+        try:
+            entries, torn = file.recover(owner.public_bytes, TRANSCRIPT, owner=owner.name)
+            if not entries or entries[-1].hash != self.head:
+                raise TranscriptError(
+                    f"{file.path}: after a failed write it ends with another entry.",
+                    remedy="restart: the file is verified, and continued where it ends",
+                )
+            chain = Chain(owner, TRANSCRIPT, sink=file.append, entries=entries)
+            if torn:
+                chain.append(RECOVERED, torn_summary(torn))
+        except TranscriptError:
+            file.close()
+            raise
+        self._file, self._chain = file, chain
 
     def close(self) -> None:
         """Close the file, if there is one."""

@@ -45,6 +45,10 @@ class Keeper(Protocol):
     state: State | None  # state, facts: what :meth:`keep` was given there; None for a run that begins
     facts: Mapping[str, Any]
 
+    def is_due(self, position: Position) -> bool:
+        """Whether to keep what there is before ``position``; a simulation leaves most of it out."""
+        ...
+
     def keep(self, position: Position, state: State, facts: Mapping[str, Any]) -> None:
         """Keep everything that the exchanges before ``position`` left behind."""
         ...
@@ -123,7 +127,7 @@ class StudyRun:
         raise NotImplementedError
 
     def _keep(self, number: int, index: int) -> None:
-        if self._keeper is not None:
+        if self._keeper is not None and self._keeper.is_due(Position(number, index)):
             self._keeper.keep(Position(number, index), *self._saved())
 
     def _first(self, number: int) -> int:

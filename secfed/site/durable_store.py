@@ -5,7 +5,7 @@ before anything leaves, what it followed from is on the disk; after a restart th
 inputs and arrives at the same state (:meth:`secfed.site.session.Site.resume`).
 
     begin     work          round, exchange, broadcast digest and one secret key: of all randomness of the
-                            exchange's work (steps, noise, rounding). Written before the ledger is paid
+                            exchange's work (steps, noise, rounding); ``opened_with``. Before the ledger pays
     keep      contribution  what the program contributed. Written before any attempt
               program-*     what the program needs for later exchanges; written with the contribution
     open      attempt-*     exchange, and 32 secret bytes: all randomness of one attempt
@@ -72,9 +72,8 @@ from secfed.wire.frames import decode_state, encode_state
 from secfed.wire.layout import State, Summands
 
 STUDY_SECRETS: Final = ("study-key", "seal-key", "uploaded", "taking", "replica")  # of encrypted_store.py
-_LOCAL_DRAWS: Final = "local-draws"
 _WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
-_STOPPED: Final = "stopped"
+_STOPPED, _LOCAL_DRAWS = "stopped", "local-draws"
 _MAX_STEPS: Final = 16  # a site gets eight messages in an attempt; a server must not fill the disk
 
 # The disk or the line failed, not the request: asked again, it may succeed.
@@ -84,7 +83,8 @@ _PASSING = (ConfigError, TranscriptError, LinkError)
 class DurableStore(AttemptStore):
     """A site's memory of one study on the disk; see :class:`~secfed.site.attempt_store.AttemptStore`.
 
-    ``began`` is told the release id before the work of an exchange is paid for.
+    ``began`` is told the release id before work is paid for. An exchange that was begun with another
+    ``opened_with`` (a digest of data set and limits) is over: no transcript would witness its payment.
     """
 
     def __init__(
@@ -94,10 +94,11 @@ class DurableStore(AttemptStore):
         study: str,
         *,
         began: Callable[[str], None] = lambda _release: None,
+        opened_with: bytes = b"",
     ) -> None:
         super().__init__(journal, study)
         self.files: SignedFiles = files
-        self._began = began
+        self._began, self._opened_with, self._begun_with = began, opened_with, b""
         self._work = self._read_work()
         answer = files.read(_ANSWER, 32, 1)
         self._asked = None if answer is None else bytes(answer[0])  # digest of the last frame answered
@@ -107,10 +108,13 @@ class DurableStore(AttemptStore):
         self._noting: SignedLog | None = None  # where the message that is being handled belongs
         self._answered_in: SignedLog | None = None  # where the last answer is; None: in a file of its own
         self._redoes = False  # whether the frame that is being handled gets the same answer from what is kept
-        self._contribution = b""
-        self._over = self._replaying = False
+        self._contribution, self._over, self._replaying = b"", False, False
         if self._work is None or (answer is not None and self._is_last(*answer[1:])):
             self._clear()  # what a crash cut off
+        elif self._begun_with != opened_with:
+            files.erase(_ANSWER)  # "ready" would be given again, for work that is not there
+            self._asked = None
+            self._clear()
 
     # --- local work -----------------------------------------------------------------------------------
 
@@ -136,7 +140,7 @@ class DurableStore(AttemptStore):
             self._clear()
             work = Work(*here, broadcast_digest, secrets.token_bytes(32))
             failpoint("site: before work noted")
-            self.files.write(_WORK, header_of(work), work.work_key)
+            self.files.write(_WORK, header_of(work), work.work_key, self._opened_with)
             self._work = work
         failpoint("site: after work noted")
         self._began(work.release_id(self._study))
@@ -383,15 +387,14 @@ class DurableStore(AttemptStore):
         self.files.erase(*attempts, _CONTRIBUTION, _WORK)
         failpoint("site: after secrets erased")
         self._work, self._over, self._contribution = None, False, b""
-        self._bindings, self._steps = {}, {}
         for log in self._logs.values():
             self._forget(log)
-        self._logs = {}
+        self._bindings, self._steps, self._logs = {}, {}, {}
 
     def _read_work(self) -> Work | None:
-        found = self.files.read(_WORK, HEADER_BYTES)
+        found = self.files.read(_WORK, HEADER_BYTES, SEED_BYTES)
         if found is None:
             return None
-        reader = Reader(found[0])
+        reader, self._begun_with = Reader(found[0]), bytes(found[2])
         work = Work(reader.uint(4), reader.uint(2), reader.fixed(32), bytes(found[1]))
         return None if work.here <= self.position else work

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from secfed.crypto.attempt import AttemptId
 from secfed.crypto.refusals import Refusal
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, DiskFull
 from secfed.storage.failpoints import failpoint
 
 _SCHEMA = """
@@ -113,6 +113,11 @@ class Journal:
             found = self._db.execute(_SPENT, (study, round_number, exchange_index)).fetchone()
         return found is not None
 
+    def is_empty(self) -> bool:
+        """Whether no attempt was ever begun."""
+        with self._transaction():
+            return self._db.execute("SELECT 1 FROM attempts LIMIT 1").fetchone() is None
+
     def _note(self, step: int, study: str, attempt: AttemptId, binding: bytes | None) -> None:
         """Check and write in one transaction, unless it is there already."""
         here = (attempt.round, attempt.exchange_index, attempt.attempt)
@@ -171,7 +176,13 @@ class Journal:
         try:
             yield
         except sqlite3.Error as error:
-            raise ConfigError(
+            # A full disk is told apart: from its exit code a service is started again.
+            kind = (
+                DiskFull
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+                else ConfigError
+            )
+            raise kind(
                 f"the journal {self._path or '(in memory)'} cannot be used: {error}",
                 remedy="check the disk's free space, the file's owner and that only one agent uses it",
             ) from error

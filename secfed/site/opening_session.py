@@ -37,12 +37,12 @@ from secfed.protection.interface import SiteSession
 from secfed.protection.opened_at_sites import ExpectedState, OpenedAtSites
 from secfed.site.encrypted_store import TAKING, UPLOADED, EncryptedStore, Replica, Settled
 from secfed.site.local_work import Pending
-from secfed.site.parts import Agreement, Member
+from secfed.site.parts import Agreement, Member, Standing
 from secfed.site.session import Site
 from secfed.storage.failpoints import failpoint
 from secfed.study.warm_start import initial_server
 from secfed.wire.frames import READY, Notice, Step, Task, encode_state
-from secfed.wire.layout import Exchange, state_digest
+from secfed.wire.layout import Exchange, State, state_digest
 
 
 class OpeningSession(Site):
@@ -87,6 +87,18 @@ class OpeningSession(Site):
                 self.replica.load(state)
             self._taking, self._uploaded = store.settled(TAKING), store.settled(UPLOADED)
         super().resume()
+
+    def standing(self) -> Standing:
+        """See :meth:`secfed.site.session.Site.standing`."""
+        return replace(super().standing(), sums=self.sums, last=self._last, keys=self._keys.keys)
+
+    def stand(self, at: Standing, state: State) -> None:
+        """See :meth:`secfed.site.session.Site.stand`."""
+        super().stand(at, state)
+        self._keys.restore(at.keys, None)
+        self.sums, self._last = at.sums, at.last
+        if at.sums:
+            self.replica.load(state)
 
     def close(self) -> None:
         """Stop the worker processes."""

@@ -8,6 +8,7 @@ from functools import partial
 
 from secfed.algorithms.framework.base import Algorithm
 from secfed.config.sections import BROADCAST_BOUND
+from secfed.crypto.encrypted.study_keys import KeyPair
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.crypto.messages import FinalModel
@@ -69,6 +70,17 @@ class Draws:
             return stream.words(4).tobytes()
 
         return cls(rounding, noise_key, partial(SecureRandom.for_simulation, seed, "local steps", site))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a site stands between two rounds, beside its program and its server program."""
+
+    stopped: bool  # whether it works on nothing of the study any more
+    # Where the sites open the sums:
+    sums: int = 0  # how many it has taken
+    last: tuple[int, int] = (0, 0)  # round and exchange index of the newest
+    keys: KeyPair | None = field(default=None, repr=False)  # the study's; None while it has none
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ STATE/studies/<study>/work/              the running exchange; empty in between 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import Recorded, read_copy, read_recorded
 from secfed.dp.ledger.ledger import Ledger
+from secfed.dp.settings import PrivacySection
 from secfed.pipeline.noised_algorithm import first_payment
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
@@ -82,6 +84,15 @@ class SiteStudy:
         """Budgets and ledger; None for a study without."""
         return self.site.privacy
 
+    def set_budgets(self, budgets: Sequence[Budget]) -> None:
+        """Put budgets in force; the ledger records a change before it pays the next time."""
+        if self.privacy is not None:
+            self.privacy.ledger.budgets = _in_force(self.privacy.settings, budgets)
+
+    def mend(self) -> None:
+        """Make the transcript take entries again after a write that failed."""
+        self._transcript.mend()
+
     def close(self) -> None:
         """Close files and worker processes; everything can be opened again."""
         self.site.close()
@@ -133,6 +144,7 @@ def open_site_study(
     limits: SiteLimits,
     dataset: str,
     budgets: Sequence[Budget],
+    granted: bytes = b"",
     simulated: bool = False,
     on_entry: Callable[[str, Mapping[str, object]], None] = lambda _kind, _body: None,
     alarm: Alarm = lambda _failure: None,
@@ -142,6 +154,8 @@ def open_site_study(
     Args:
         state: the site's state folder; one process at a time.
         program: makes the local work.
+        granted: digest of what else the site permits; with another one, or another data set, the exchange
+            that was running is over.
         simulated: take rounding and noise from the study's seed, as ``secfed simulate`` does. Tests only.
 
     Raises:
@@ -161,6 +175,7 @@ def open_site_study(
             journal,
             terms.study_id,
             began=(lambda _release: None) if ledger is None else ledger.enter,
+            opened_with=hashlib.sha256(dataset.encode() + b"\0" + granted).digest(),
         )
         path = folder / TRANSCRIPT_FILE
         transcript = Transcript(identity, study=terms.study_id, roster_digest=member.roster.digest, sink=path)
@@ -188,6 +203,11 @@ def open_site_study(
     return SiteStudy(site, terms, store, folder, transcript, journal, log, entries)
 
 
+def _in_force(settings: PrivacySection, budgets: Sequence[Budget]) -> tuple[Budget, ...]:
+    """The budgets of a policy; without any, what is spent is shown at the study's own delta."""
+    return tuple(budgets) or (Budget(None, settings.delta, protects=settings.budgeted),)
+
+
 def _open_ledger(
     terms: Terms, member: Member, state: Path, dataset: str, budgets: Sequence[Budget]
 ) -> ReleaseLedger | None:
@@ -198,7 +218,7 @@ def _open_ledger(
         ledger_file(state, dataset),
         member.identity,
         dataset,
-        budgets or [Budget(None, settings.delta, protects=settings.budgeted)],
+        _in_force(settings, budgets),
         accountant=accountant(settings.accountant),
         recorded=recorded_heads(state, dataset),
     )

@@ -21,10 +21,10 @@ from secfed.records.transcript import COMPLAINED, FOLLOWED, RELEASED, SUMMED, Co
 from secfed.runs.final_model import open_final
 from secfed.site.attempt_store import AttemptStore, Place
 from secfed.site.local_work import LocalWork, Pending
-from secfed.site.parts import Agreement, Draws, Member, Services
+from secfed.site.parts import Agreement, Draws, Member, Services, Standing
 from secfed.site.privacy import SitePrivacy
 from secfed.wire.frames import READY, Notice, Step, Task, decode
-from secfed.wire.layout import Exchange, state_digest
+from secfed.wire.layout import Exchange, State, state_digest
 
 
 class Site:
@@ -89,6 +89,14 @@ class Site:
     def rest(self) -> None:
         """Let go of the newest update and its attempt, since the round is over. For simulations."""
         self._session, self._local.pending = None, None
+
+    def standing(self) -> Standing:
+        """Where this site stands between two rounds. For simulations."""
+        return Standing(self._local.stopped)
+
+    def stand(self, at: Standing, state: State) -> None:  # noqa: ARG002 - of the replica, where there is one
+        """Go on from :meth:`standing` and what the replica saved, in a new process. For simulations."""
+        self._local.stopped = at.stopped
 
     def handle(self, frame: Buffer) -> Buffer:
         """Answer one frame.

@@ -12,7 +12,6 @@ forked meanwhile has the file open, too.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from secfed.errors import TranscriptError
+from secfed.storage import flock
 
 _PAUSE_S: Final = 0.02
 
@@ -53,14 +53,14 @@ def _locked(ledger: Path, suffix: str) -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        flock.unlock(descriptor)
         os.close(descriptor)
 
 
 def _wait(ledger: Path, descriptor: int, deadline_s: float, timeout_s: float) -> None:
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock.lock(descriptor)
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
                 raise TranscriptError(

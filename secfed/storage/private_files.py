@@ -6,7 +6,6 @@ not at all. What holds a private key is created for its owner only, and never re
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from secfed.errors import ConfigError
+from secfed.storage import flock
 from secfed.storage.atomic import hidden_beside, sync_folder, unwritable_errors, write_shared
 
 MAX_BYTES: Final = 1 << 20  # no file of an enrolment is near this size
@@ -149,10 +149,11 @@ def finite(content: Any) -> Any:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Take turns with other processes that change files in this folder."""
+    flock.needed()
     with unwritable_errors(folder):
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        flock.lock(descriptor, wait=True)
         yield
     finally:
         os.close(descriptor)

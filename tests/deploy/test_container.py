@@ -72,7 +72,16 @@ def test_the_build_sees_the_sources_and_nothing_else() -> None:
     seen = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
     own = [value.split()[:-1] for value in values("COPY") if not value.startswith("--from")]
     copied = {source for sources in own for source in sources}
-    assert copied == {"secfed", *ROOMS, "README.md", "LICENSE", "NOTICE", "pyproject.toml", "constraints.txt"}
+    assert copied == {
+        "secfed",
+        *ROOMS,
+        "examples",
+        "README.md",
+        "LICENSE",
+        "NOTICE",
+        "pyproject.toml",
+        "constraints.txt",
+    }
     assert seen == copied | {"wheelhouse"}
     assert all((ROOT / name).exists() for name in seen - {"wheelhouse"})
 

@@ -82,6 +82,18 @@ def told(stdout: str, folder: Path, port: int) -> list[str]:
     return [line for line in text.splitlines() if line and not table.match(line)]
 
 
+def test_the_readme_names_the_commands_that_the_script_types() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme.partition("## Three real machines")[2].split("```")[1]
+    command = r"^(?:\S+ \d+ \$ )?secfed ((?:consortium|site|agent) \w+|aggregate)"
+    named = re.findall(command, block, re.MULTILINE)
+    typed = re.findall(command, (EXAMPLE / "printed.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(typed) == set(named)
+    assert len(named) == len(set(named)) == 6
+    centre = [line for line in block.splitlines() if line.endswith("# study centre")]
+    assert len(centre) + 3 * (len(named) - len(centre)) <= len(typed) <= MOST_TYPED
+
+
 @pytest.fixture
 def loopback() -> None:
     """Four processes talk over 127.0.0.1; where it is down, each would wait for the others for minutes."""

@@ -102,6 +102,8 @@ class Hospital:
     trained: int = 0
     open: SiteStudy | None = None
     alarms: list[Failure] = field(default_factory=list)
+    dataset: str = "wards"
+    granted: bytes = b""
 
     def start(self) -> SiteStudy:
         if self.open is not None:
@@ -112,8 +114,9 @@ class Hospital:
             self.state,
             program=self._program,
             limits=SiteLimits(),
-            dataset="wards",
+            dataset=self.dataset,
             budgets=(),
+            granted=self.granted,
             simulated=self.simulated,
             alarm=self.alarms.append,
         )

@@ -1,8 +1,9 @@
 """The aggregator's half of the link over Flower: a socket at which Flower's ServerApp fetches envelopes.
 
 What runs as a ServerApp is chosen by whoever may submit an app, so it is given envelopes, and no key. In
-turns it tells of nodes, lost envelopes and at most one answer, and gets envelopes to send and to forget, and
-whether the study is over. Memory: one large answer at a time, until the round has used it.
+turns it tells of nodes, lost envelopes and at most one answer, and gets envelopes to send and to forget,
+whether the study is over, and whether another one follows. Memory: one large answer at a time, until the
+round has used it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,24 @@ _FAREWELL_S: Final = 5.0  # for the app to come once more, and hear that the stu
 
 
 class FlowerServer(StudyServer):
-    """Serves one study through Flower."""
+    """Serves one study through Flower; ``another`` says whether one follows here, for which the app stays."""
 
-    def __init__(self, path: Path, identity: Identity, roster: Roster, offer: Offer, *, ttl_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: Identity,
+        roster: Roster,
+        offer: Offer,
+        *,
+        ttl_s: float,
+        another: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._lock = threading.Lock()  # guards requests
         super().__init__(offer.study, self._lock)
         self._path, self.address, self._ttl_s = path, str(path), ttl_s
         self.requests: FlowerDispatcher = FlowerDispatcher(identity, roster, offer)
         self._room = threading.Semaphore(1)
+        self._another, self._follows = another, False
         self._over, self._away = threading.Event(), threading.Event()
         self._away.set()
         self._listener: UnixSocketListener | None = None
@@ -49,7 +60,8 @@ class FlowerServer(StudyServer):
         self._listener = UnixSocketListener(self._path, self._converse, most=1)
 
     def stop(self) -> None:
-        """Close the socket; where the study is over, end the app's run first."""
+        """Close the socket; where the study is over, and none follows, end the app's run first."""
+        self._follows = self._another()
         self._over.set()
         if self._listener is not None:
             self._away.wait(_FAREWELL_S)
@@ -86,7 +98,8 @@ class FlowerServer(StudyServer):
             orders = [] if over else self.requests.orders(turn["nodes"], time.monotonic())
             dropped = self.requests.dropped()
         sends = [[order.tag, order.node] for order in orders]
-        reply = {"send": sends, "drop": dropped, "over": over, "ttl_s": self._ttl_s}
+        reply = {"send": sends, "drop": dropped, "ttl_s": self._ttl_s}
+        reply |= {"over": over, "another": self._follows}
         unix_socket.send(connection, json.dumps(reply).encode())
         for order in orders:
             unix_socket.send(connection, order.head, order.frame)

@@ -65,14 +65,14 @@ def carry(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carry envelopes for ``secfed aggregate`` until its study is over."""
+    """Carry envelopes for ``secfed aggregate`` until its study is over, or the last of its studies."""
     path = Path(_named(context.run_config, "--run-config names no"))
     while not _serve(grid, path):
-        log.warning("`secfed aggregate` hung up; waiting for it")
+        log.warning("`secfed aggregate` hung up, or begins another study; waiting for it")
 
 
 def _serve(grid: Grid, path: Path) -> bool:
-    """Take turns with one ``secfed aggregate``; whether its study is over."""
+    """Take turns with ``secfed aggregate`` for one study; whether it is over, and no other follows."""
     with _connected(path) as connection:
         courier = Courier(grid)
         try:
@@ -87,7 +87,7 @@ def _serve(grid: Grid, path: Path) -> bool:
                 for tag, node in turn["send"]:
                     courier.send(tag, node, _receive(connection), turn["ttl_s"])
                 if turn["over"]:
-                    return True
+                    return not turn["another"]
                 if not answers:
                     time.sleep(POLL_S)
         except LinkError:

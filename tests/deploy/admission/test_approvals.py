@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -218,3 +218,54 @@ class TestByDecision:
         (tmp_path / FILE).write_text(json.dumps(file))
         with pytest.raises(ConfigError, match="1000 studies wait"):
             store.hold("lung", OTHER, NOW)
+
+
+class TestFourEyes:
+    """A study that two persons have to approve."""
+
+    DIGEST = b"\x07" * 32
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Approvals:
+        made = Approvals(tmp_path / "approvals.json")
+        made.hold("heart", self.DIGEST, NOW)
+        return made
+
+    def approve(self, store: Approvals, by: str, persons: Literal[1, 2] = 2) -> tuple[str, str]:
+        decision = store.approve_what("heart", NOW, by=by, persons=persons)
+        return str(decision.state), decision.by
+
+    def is_let_in(self, store: Approvals) -> bool:
+        try:
+            store.require("heart", self.DIGEST, NOW, manual=True, persons=2)
+        except PolicyRefused:
+            return False
+        return True
+
+    def test_one_approval_from_before_is_the_first_of_two(self, store: Approvals) -> None:
+        assert self.approve(store, "dr.a", 1) == ("approved", "dr.a")
+        store.require("heart", self.DIGEST, NOW, manual=True)
+        assert not self.is_let_in(store)
+        assert store.state(self.DIGEST) is ApprovalState.HELD
+        with pytest.raises(PolicyRefused, match=r"dr\.a has approved"):
+            self.approve(store, "dr.a")
+        assert self.approve(store, "dr.b") == ("approved", "dr.a, dr.b")
+        assert self.is_let_in(store)
+
+    def test_it_counts_also_before_the_study_asks_again(self, store: Approvals) -> None:
+        self.approve(store, "dr.a", 1)
+        with pytest.raises(PolicyRefused, match=r"dr\.a has approved"):
+            self.approve(store, "dr.a")
+        assert self.approve(store, "dr.b") == ("approved", "dr.a, dr.b")
+
+    def test_a_repeat_takes_nobodys_name_away(self, store: Approvals) -> None:
+        assert self.approve(store, "dr.a") == ("held", "dr.a")
+        assert self.approve(store, "dr.b") == ("approved", "dr.a, dr.b")
+        assert self.approve(store, "dr.c") == ("approved", "dr.a, dr.b")
+        assert self.is_let_in(store)
+
+    def test_a_refusal_ends_the_first_approval(self, store: Approvals) -> None:
+        self.approve(store, "dr.a")
+        store.refuse_what("heart", NOW, by="dr.b")
+        assert self.approve(store, "dr.c") == ("held", "dr.c")
+        assert not self.is_let_in(store)

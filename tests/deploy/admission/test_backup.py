@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from secfed.cli.app import app
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.backup import Restored, back_up, restore
-from secfed.deploy.admission.memory import notice_loss
+from secfed.deploy.admission.memory import belong_together, notice_loss
 from secfed.deploy.agent.control import make_state_folder, only_agent
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -53,6 +53,7 @@ def site(tmp_path: Path) -> SiteFolder:
         path = made.state / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    belong_together(made.folder, made.state, anew=False)  # as its agent did before it worked
     return made
 
 
@@ -71,6 +72,7 @@ def test_it_holds_no_secret_of_an_exchange_and_keys_only_if_asked(site: SiteFold
         held = {name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
     assert held["state/ledger-heart.jsonl"].decode() == LEDGER
     assert {"site/policy.toml", "state/studies/heart-5555/transcript.jsonl"} <= set(held)
+    assert "site/state-id.json" not in held  # with an old state folder it would call it the newest
     assert b"mask seed" not in b"".join(held.values())
     assert ("site/identity.key" in held, "site/tls.key" in held) == (keys, keys)
 

@@ -92,6 +92,15 @@ def test_every_column_that_is_read_and_the_whole_guarantee_are_shown() -> None:
     assert "(add-or-remove-record); all noise added here" in privacy
 
 
+def test_what_values_are_taken_for_is_shown() -> None:
+    """A value that counts as missing, or a code of another category, can leave one patient out."""
+    text = COLUMNS.replace("high = 100\n", 'high = 100\nmissing = [63]\noutside = "clip"\n')
+    text = text.replace('"pos"]', '"pos"]\ncodes = { neg = ["0", "9"] }\noutside = "missing"')
+    columns = dict(KeptOffer.of(terms(Study.parse(text))).facts())["Columns"]
+    assert "(63 counts as missing; anything else is moved to the nearest bound)" in columns
+    assert "(neg is recorded as 0, 9; anything else counts as missing)" in columns
+
+
 def test_a_study_with_many_columns_is_kept(tmp_path: Path) -> None:
     """136 kB of study text are no more once the settings are written down."""
     names = ", ".join(f'"{number:x}"' for number in range(20_000))

@@ -13,7 +13,6 @@ import pytest
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission.offered import check_limits, check_plan, check_roster, plan_digest
-from secfed.deploy.agent import study_handler
 from secfed.deploy.agent.status import STATUS_FILE
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.enrolment.messages import utc_now
@@ -213,9 +212,8 @@ def test_a_refusal_that_will_come_again_takes_the_site_out_of_the_study(
         raise error
 
     opened, nobody = SimpleNamespace(site=SimpleNamespace(handle=refuse)), MagicMock()
-    handler = StudyHandler(nobody, nobody, opened, nobody, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
-    for check in ("check_not_paused", "still_permitted"):
-        monkeypatch.setattr(study_handler, check, lambda *_: None)
+    handler = StudyHandler(nobody, nobody, nobody, opened, nobody, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
+    monkeypatch.setattr(handler, "_check_permitted", lambda: None)
     frame = memoryview(Task("s", 1, 0, "update", b"").encode())
     with pytest.raises(type(error)):
         handler.handle(LinkRequest("s", b"", frame))

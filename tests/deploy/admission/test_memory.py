@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from secfed.cli.app import app
 from secfed.crypto.attempt import AttemptId
+from secfed.deploy.admission import memory
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.backup import back_up, restore
 from secfed.deploy.admission.memory import notice_loss
@@ -197,7 +198,9 @@ class Hospital:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 40))])
 def test_in_any_order_no_payment_is_forgotten_and_no_attempt_used_twice(tmp_path: Path, seed: int) -> None:
     hospital = Hospital(tmp_path, seed)
-    for _ in range(50):
+    for taken in range(500):
+        if taken >= 50 and hospital.worked:  # some lost their memory before they first worked
+            break
         hospital.step()
     assert hospital.worked
 
@@ -207,6 +210,35 @@ def site(tmp_path: Path) -> SiteFolder:
     made = SiteFolder.create(tmp_path / "site", "charite", now=NOW)
     make_state_folder(made.state)
     return made
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_a_first_start_that_is_cut_off_is_no_loss_and_a_loss_stays_one(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    def cut_off_after(writes: int) -> None:
+        left = [None] * writes
+
+        def write(*given: object, **more: object) -> None:
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            real(*given, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(private_files, "replace", write)
+        monkeypatch.setattr(memory, "Journal", lambda path: (write(path, b""), path.open("ab"))[1])
+        with suppress(KeyboardInterrupt):
+            notice_loss(site, NOW)
+        monkeypatch.undo()
+
+    real = private_files.replace
+    cut_off_after(writes)
+    assert not notice_loss(site, NOW)
+    shutil.rmtree(site.state)
+    make_state_folder(site.state)
+    cut_off_after(writes)
+    notice_loss(site, NOW)
+    assert asks_person(site.state)
 
 
 def test_an_agent_in_another_state_folder_than_before_knows_that_it_knows_nothing(site: SiteFolder) -> None:
@@ -227,6 +259,25 @@ def test_an_agent_in_another_state_folder_than_before_knows_that_it_knows_nothin
     moved.rename(site.state)  # the disk is back, without what was done meanwhile
     assert notice_loss(site, NOW)
     assert asks_person(site.state)
+
+
+@pytest.mark.parametrize("worked", ["ledger", "study", "attempt"])
+def test_a_state_folder_that_worked_is_not_the_newest_because_the_site_has_no_mark(
+    site: SiteFolder, worked: str
+) -> None:
+    """As when a snapshot of it is put back, and the site's folder from a backup, which has no mark."""
+    notice_loss(site, NOW)
+    if worked == "ledger":
+        Ledger(ledger_file(site.state, "heart"), site.identity(None), "heart", [Budget(None, 1e-5)])
+    elif worked == "study":
+        study_folder(site.state, f"heart-{'5' * 64}").mkdir(parents=True)
+    else:
+        with closing(Journal(site.state / "journal.sqlite")) as journal:
+            journal.begin("heart", AttemptId(1, 0, 1))
+    (site.folder / memory.ID_FILE).unlink()
+    assert notice_loss(site, NOW)
+    assert asks_person(site.state)
+    assert not notice_loss(site, NOW)
 
 
 def test_without_its_journal_every_study_that_was_begun_is_refused(site: SiteFolder) -> None:

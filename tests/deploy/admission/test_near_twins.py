@@ -355,3 +355,16 @@ def test_a_study_with_an_infinite_setting_is_compared_with_later_ones(
     assert hospital.is_held(LEFT_OUT)
     (shown,) = hospital.shown(LEFT_OUT)
     assert "bound" not in shown
+
+
+def test_another_study_whose_digest_begins_alike_hides_no_twin(hospital: Hospital) -> None:
+    hospital.begins(FIRST)
+    admitted = hospital.offered(FIRST)
+    near_twins.begin(hospital.folder, admitted.terms, admitted.data, NOW)  # its own folder is no other's
+    (path,) = hospital.folder.state.glob("studies/*/settings.json")
+    table = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**table, "study": f"{table['study'][:-48]}{48 * 'f'}"}))
+    with pytest.raises(ConfigError, match="belongs to another study"):
+        hospital.offered(FIRST)
+    with pytest.raises(ConfigError, match="belongs to another study"):
+        near_twins.begin(hospital.folder, admitted.terms, admitted.data, NOW)

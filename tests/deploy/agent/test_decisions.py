@@ -118,7 +118,8 @@ def test_a_refused_study_and_a_double_unmask_stand_in_the_report(
     centre.complete()
 
     found = kinds(folder)
-    assert found[:5] == [ROSTER, POLICY, REFUSED, POLICY, APPROVED]
+    # The policy is recorded by the agent, when the study asks under it again.
+    assert found[:5] == [ROSTER, POLICY, REFUSED, APPROVED, POLICY]
     assert found[5:7] == [ACCEPTED, REFUSAL]
     assert found[-1] == FINISHED
     assert newest(folder, POLICY)["policy"] == newest(folder, ACCEPTED)["policy"]
@@ -249,6 +250,17 @@ class TestCommandLine:
         assert kinds(folder)[-2:] == [APPROVED, WITHDRAWN]
         assert newest(folder, WITHDRAWN)["name"] == "heart"
         assert newest(folder, ROSTER)["roster"] == folder.roster().digest.hex()
+
+    def test_the_policy_is_the_agents_to_record(self, folder: SiteFolder, decisions: SiteDecisions) -> None:
+        """While its file is half written, the agent goes on with the last one, which only it knows."""
+        decisions.looked()
+        with folder.policy_path.open("a", encoding="utf-8") as stream:
+            stream.write("[half")
+        asked(folder, "heart", bytes.fromhex("ab" * 32))
+        secfed("agent", "refuse", "heart", "--dir", folder.folder)
+        decisions.looked()
+        assert kinds(folder).count(POLICY) == 1
+        assert kinds(folder)[-1] == REJECTED
 
     def test_what_cannot_be_recorded_is_said_and_a_refusal_holds(
         self, folder: SiteFolder, monkeypatch: pytest.MonkeyPatch

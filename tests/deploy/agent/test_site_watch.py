@@ -170,6 +170,29 @@ def test_the_newest_payment_is_found_in_a_ledger(watched: Watched, monkeypatch: 
     assert newest_payment(path) == entry.body
 
 
+def test_a_policy_that_is_not_valid_is_told_and_mutes_no_budget(watched: Watched) -> None:
+    site = watched.site
+    permit(site, policy=BUDGETED.replace("20.0", "4.0"))
+    assert watched.kinds() == []
+    site.policy_path.write_text("[studies", encoding="utf-8")
+    (told,) = watched.new()
+    assert told.kind == "policy.invalid"
+    assert "the last valid one stays in force" in told.text
+    assert str(site.folder) not in json.dumps(told.__dict__)  # a mail may go far
+    ledger = Ledger(
+        ledger_file(site.state, "wards"), site.identity(None), "wards", [Budget(4.0, 1e-4)], accountant=Rdp()
+    )
+    for number in (1, 2):
+        event = Gaussian(Adjacency.ADD_OR_REMOVE_RECORD, 1.7, 1)
+        ledger.spend(event, study=STUDY, round_number=number, exchange="update")
+    assert watched.kinds() == ["budget.low"]
+    permit(site, policy=BUDGETED.replace("20.0", "4.0"))
+    assert watched.kinds() == []
+    site.policy_path.unlink()
+    (told,) = watched.new()
+    assert "no study may run" in told.text
+
+
 def test_certificates_are_told_four_weeks_ahead_and_when_they_have_ended(watched: Watched) -> None:
     end = watched.site.tls.certificate()
     assert end is not None

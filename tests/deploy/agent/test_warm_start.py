@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from secfed.deploy.admission.memory import belong_together
 from secfed.records.chain_file import verify_file
 from secfed.records.roster_file import read_roster
 from secfed.records.transcript import SETTINGS, TRANSCRIPT
@@ -84,6 +85,7 @@ def test_sums_at_sites_with_the_model_at_home_and_none_at_the_aggregator(
         where = f"{MODELS_FOLDER}/public.safetensors" if number else f"studies/earlier/{MODEL_FILE}"
         state = tmp_path / name / "state"
         state.mkdir(mode=0o700)
+        belong_together(tmp_path / name, state, anew=False)  # as its agent did when it served that study
         path = state / where
         path.parent.mkdir(parents=True)
         path.write_bytes(earlier)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from importlib.util import find_spec
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from secfed.runs.run_folder import site_folder
 from tests.deploy.central_case import TOML
 from tests.deploy.centre_case import Centre, events, interrupted
 from tests.deploy.simulated import model_in, simulated
+from tests.secfed.run_case import scalars
 
 SITES = 3
 
@@ -35,14 +37,21 @@ def centre(tmp_path):
 def test_killed_and_finished_with_the_bytes_of_a_simulation(centre):
     """Every point at which it can be killed: test_crashes.py."""
     centre.join()
-    killed = centre.aggregate(crash_at="aggregate: after summed is in the transcript:2")
+    board, broken = centre.folder / "board", "tensorboard:/dev/null/board"
+    tracks = ("--track", f"tensorboard:{board}", "--track", broken) if find_spec("tensorboardX") else ()
+    killed = centre.aggregate(*tracks, crash_at="aggregate: after summed is in the transcript:2")
     _, log = killed.communicate(timeout=300)
     assert killed.returncode == -signal.SIGKILL, log
-    last = centre.aggregate("--json")
+    last = centre.aggregate("--json", *tracks)
     shown, log = last.communicate(timeout=300)
     assert last.returncode == 0, log
     seen = events(log)
     assert seen[0]["message"] == "resumed"
+    if tracks:
+        assert {step for name, step in scalars(board) if name == "metrics/accuracy"} == {1, 2}
+        lost = [event for event in seen if event["message"] == "untracked"]
+        assert [event["tracker"] for event in lost] == [broken, broken]
+        assert "the run goes on" in lost[0]["reason"]
     (told,) = [event for event in seen if event["message"] == "told"]
     assert told["sites"] == sorted(centre.folders)
     # Its hospitals say that they run another version.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from io import StringIO
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from rich.console import Console
 
 from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer
 from secfed.cli.aggregate_log import EventLog, tell_person
-from secfed.runs.run_report import RoundReport, SilentObserver
+from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
+from secfed.runs.tracking import TrackedRun, Tracker, values_of
+from secfed.runs.tracking_tensorboard import TensorBoardWriter
 from secfed.terminal.tables import summary
 from secfed.wire.layout import Exchange, Totals
 from tests.deploy.central_case import Crash, Hospitals, LocalCarrier, crash_at
+from tests.secfed.run_case import scalars
 
 
 class Listening(SilentObserver):
@@ -67,6 +71,35 @@ def test_a_resumed_run_tells_of_the_rounds_before_but_its_log_does_not_repeat_th
     assert max(before) == 2
     assert sorted({*before, *rounds()}) == [1, 2, 3]
     assert 1 not in rounds()[len(before) :]
+
+
+@pytest.mark.parametrize("protection", ["masked", "closed"])
+def test_a_resumed_run_is_tracked_once_and_by_counts_alone_where_sums_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protection: str
+) -> None:
+    pytest.importorskip("tensorboardX", reason="needs the extra track")
+    hospitals, said = Hospitals(tmp_path, protection_name=protection, rounds=3), list[str]()
+    reads_sums = hospitals.central.protection.traits.aggregator_reads_sums
+    run = TrackedRun("0123456789abcdef", "s", "s-ff", "fedavg", protection, 3, reads_sums=reads_sums)
+
+    def start() -> RunReport:
+        with Tracker(TensorBoardWriter(tmp_path / "board"), run, said.append) as tracker:
+            return hospitals.run(tracker)
+
+    checkpoints = count(1)
+    crash_at(monkeypatch, lambda name: "after a checkpoint is in place" in name and next(checkpoints) == 3)
+    with pytest.raises(Crash):
+        start()
+    crash_at(monkeypatch, lambda _: False)
+    report = start()
+    expected = {
+        (name, row.round): pytest.approx(value)
+        for row in report.rounds
+        for name, value in values_of(row, reads_sums=reads_sums).items()
+    }
+    assert scalars(tmp_path / "board") == expected
+    assert any(name.startswith("metrics/") for name, _ in expected) == reads_sums
+    assert said == []
 
 
 @pytest.mark.parametrize("killed", ["", "aggregate: before the results are written"])

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from secfed.deploy.aggregator.queue import QueuedStudy, StudyQueue
+from secfed.deploy.aggregator.queue import QueuedStudy, StudyQueue, _is_of
 from secfed.deploy.transport.signals import Stopped, Stopper, StudyPaused
 from secfed.errors import ConfigError, LinkError, RoundAborted, StudyStopped
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+from tests.deploy import central_case
 
 
 class Case:
@@ -50,7 +53,8 @@ class Case:
 
     def end(self, out: Path, kind: str = "closed") -> None:
         out.mkdir(parents=True, exist_ok=True)
-        lines = [{"kind": "opened"}, {"kind": kind}]
+        study = f"{out.name}-{'0' * 64}"
+        lines = [{"kind": "opened", "body": {"study": study}}, {"kind": kind}]
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         (out / "transcript.jsonl").write_text(text, encoding="utf-8")
 
@@ -93,9 +97,26 @@ def test_a_study_that_waits_too_long_goes_behind_those_that_can_run(case: Case) 
     assert ("gave_way", {"study": "alpha"}) in case.told
 
 
+def test_another_study_in_the_file_of_a_finished_one_has_its_turn(case: Case) -> None:
+    """Where it is refused, as it is without a queue, and not passed over in silence."""
+    case.end(case.out / "alpha")
+    case.add("alpha-2", stem="alpha")
+    case.run()
+    assert case.served == ["alpha-2", "beta", "gamma"]
+    text = central_case.TOML.format(rounds=1, sites=3, protection="masked")
+    study = Study.parse(text)
+    assert _is_of(study_id(study), text, study.name)
+    assert not _is_of(study_id(study), text.replace("batch_size = 64", "batch_size = 32"), study.name)
+
+
 def test_with_nothing_else_to_do_a_study_waits_on(case: Case) -> None:
     case.paused |= {"beta", "gamma"}
-    gives_way = case.queue()._gives_way("alpha", ["alpha", "beta", "gamma"])
+    queue = case.queue()
+    gives_way = queue._gives_way(queue.studies()[0], set())
+    assert not gives_way(10_000.0)
+    case.add("delta")  # put there while alpha waits
+    assert gives_way(10_000.0)
+    case.end(case.out / "delta")
     assert not gives_way(10_000.0)
     case.paused.remove("gamma")
     assert gives_way(10_000.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,41 @@ def test_a_run_that_waits_is_stalled_after_a_while_and_until_it_goes_on() -> Non
     assert "stalled".startswith(tuple(seen.over))
 
 
+def test_in_a_queue_waiting_does_not_begin_anew_with_every_turn() -> None:
+    """Each turn is shorter than what is called stalled, and told is it once."""
+    clock, waits, told = Clock(), None, []
+    waiting: dict[str, Any] = {"needed": 3, "sites": [], "round": 2, "rounds": 5, "why": WHY}
+    for _ in range(10):
+        watch = RunWatch("heart-1", 3600.0, clock, waits)
+        told.append("stalled" in watch.look().holds)
+        watch.heard("waiting", waiting)
+        clock.s += 600.0
+        told.append("stalled" in watch.look().holds)
+        waits = watch.waits
+    assert told == [False] * 11 + [True] * 9
+
+
+def test_the_turns_of_a_study_hand_on_since_when_it_waits(tmp_path: Path) -> None:
+    (tmp_path / SETTINGS_FILE).write_text('[webhook]\nurl = "http://127.0.0.1:9/"\n', encoding="utf-8")
+    waiting: dict[str, Any] = {"needed": 3, "sites": [], "round": 2, "rounds": 5, "why": WHY}
+    seen = []
+    for _ in range(2):
+        people = PeopleTold(tmp_path, "heart-1", "heart-1-33")
+        with suppress(SecfedError), people:
+            assert people._watch is not None
+            seen.append(people._watch.waits)
+            people.hearing(lambda _event, **_facts: None)("waiting", **waiting)
+            seen.append(people._watch.waits)
+            raise SecfedError("it gave way")
+    assert seen[0] is None
+    assert seen[1] == seen[2] == seen[3]
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
         (
-            StudyStopped("round 2: 2 of 3 hospitals refused alike: patient 4711"),
+            StudyStopped("round 2: 2 of 3 hospitals refused alike: patient Miller"),
             "was stopped: its next rounds could come to no sum",
         ),
         (RoundAborted("no round"), "has ended without a sum"),
@@ -73,7 +104,7 @@ def test_the_end_of_a_run_is_told(tmp_path: Path, error: SecfedError, text: str)
         texts = [event["data"]["text"] for event in web.events[1:]]
         assert len(texts) == (1 if text else 0)
         assert all(text in one for one in texts)
-        assert "4711" not in str(web.events)
+        assert "Miller" not in str(web.events)
         assert {event["source"] for event in web.events} == {"secfed:aggregator"}
 
 

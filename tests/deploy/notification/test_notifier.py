@@ -122,6 +122,25 @@ class TestOutbox:
         box.note(HELD)
         assert box.waiting() == Counter(kept=2)
 
+    def test_what_holds_is_not_forgotten_and_told_anew(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(outbox_module, "_MOST_TOLD", 3)
+        box = outbox(tmp_path)
+        assert [box.note(studies(5)) for _ in range(3)] == [5, 0, 0]
+
+    def test_what_was_given_up_while_it_was_delivered_is_no_error(self, tmp_path: Path) -> None:
+        now = [NOW]
+        box = outbox(tmp_path, now=lambda: now[0])
+        box.note(HELD)
+        message = box.next("kept")
+        assert message is not None
+        now[0] += timedelta(seconds=KEPT_S + 1)
+        assert box.next("kept") is None
+        box.delivered("kept", message)
+        box.failed("kept", message)
+        assert box.waiting() == Counter()
+
     def test_no_more_than_so_many_wait(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(outbox_module, "MOST_A_DAY", 10**6)
         box = outbox(tmp_path, "kept", "other")

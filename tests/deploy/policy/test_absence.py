@@ -11,11 +11,11 @@ import pytest
 from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.agent import control
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.policy.absence import Absence
+from secfed.deploy.policy.absence import HELD_TEXT, PAUSED_TEXT, REMOVED_TEXT, WAITING_TEXT, Absence
 from secfed.deploy.policy.policy import Policy
 from secfed.deploy.transport.client import refusal_message
 from secfed.deploy.transport.study_server import Refused, SiteState
-from secfed.errors import ConfigError, SecfedError
+from secfed.errors import ConfigError, PolicyRefused, SecfedError
 from secfed.study.study import Study
 from tests.deploy.agent_case import POLICY, TOML
 
@@ -82,3 +82,12 @@ def test_a_hospital_and_the_study_centre_use_the_same_word(
 
 def test_who_takes_part_is_not_absent() -> None:
     assert SiteState().presence().absence is None
+
+
+@pytest.mark.parametrize("words", [HELD_TEXT, PAUSED_TEXT, WAITING_TEXT, REMOVED_TEXT])
+def test_a_study_cannot_say_these_words_itself(tmp_path: Path, words: str) -> None:
+    """Else a refusal would be shown as a pause, and told to nobody."""
+    with pytest.raises(PolicyRefused) as caught:
+        refused_by_policy(tmp_path)
+    text = f"{caught.value.message}; data.label_column: the study has {words!r}; permitted here: 'num'"
+    assert Absence.of("PolicyRefused", text) is Absence.REFUSED

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Result, Specification
-from secfed.errors import BadSignature, RosterError, TranscriptError
+from secfed.errors import BadSignature, DiskFull, RosterError, TranscriptError
 from secfed.records import chain_file
 from secfed.records.chain_file import is_torn_entry, verify_file
 from secfed.records.hash_chain import BrokenChain
@@ -170,12 +170,40 @@ class TestFile:
                 with pytest.raises(TranscriptError, match="No space left") as caught:
                     written.append("note", {"n": 2})
                 assert "free space" in caught.value.remedy
+                assert caught.value.exit_code == DiskFull.exit_code  # its unit starts it again
             assert path.read_bytes() == before
             with pytest.raises(TranscriptError, match="earlier write failed"):
                 written.append("note", {"n": 2})
         with transcript(path) as again:
             again.append("note", {"n": 2})
         assert len(verify_file(path, OWNER.public_bytes, TRANSCRIPT)) == 3
+
+    @pytest.mark.parametrize("left", ["nothing", "a beginning", "the line"])
+    def test_after_a_failed_write_it_is_mended_only_where_it_holds_what_was_added(
+        self, left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "t.jsonl"
+        with transcript(path) as written:
+            written.mend()  # nothing has failed
+            before = path.stat().st_size
+            with monkeypatch.context() as patch:
+                patch.setattr(chain_file.os, "fsync", failing(errno.ENOSPC))
+                if left != "nothing":
+                    patch.setattr(chain_file.os, "ftruncate", failing(errno.EIO))
+                with pytest.raises(TranscriptError, match="No space left"):
+                    written.append("note", {"n": 1})
+            if left == "a beginning":
+                os.truncate(path, before + 9)
+            if left == "the line":
+                with pytest.raises(TranscriptError, match="ends with another entry"):
+                    written.mend()
+                with pytest.raises(TranscriptError, match="earlier write failed"):
+                    written.append("note", {"n": 1})
+                return
+            written.mend()
+            written.append("note", {"n": 1})
+        kinds = [entry.kind for entry in verify_file(path, OWNER.public_bytes, TRANSCRIPT)]
+        assert kinds == ["opened", *([RECOVERED] if left == "a beginning" else []), "note"]
 
     def test_two_writers_are_refused(self, tmp_path: Path) -> None:
         with transcript(tmp_path / "t.jsonl"), pytest.raises(TranscriptError, match="another process"):

@@ -27,7 +27,8 @@ class Run(StudyRun):
     """Rounds of which the second ends training."""
 
     def __init__(self, log: Any, begins: int = 1) -> None:
-        kept = SimpleNamespace(start=Position(begins), keep=lambda *_: None)
+        start = Position(begins)
+        kept = SimpleNamespace(start=start, is_due=lambda _: True, keep=lambda *_: None)
         super().__init__(ROUNDS, log, kept)
         self.server: Any = SimpleNamespace(stopped=None if begins <= LAST else LAST)
         self.played: list[int] = []

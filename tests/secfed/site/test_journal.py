@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from secfed.attack.harvest import Harvest
 from secfed.crypto.attempt import AttemptId, SiteLimits
 from secfed.crypto.refusals import Refusal
-from secfed.errors import ConfigError, RoundAborted, SecfedError
+from secfed.errors import ConfigError, DiskFull, RoundAborted, SecfedError
 from secfed.site.journal import Journal
 from tests.ring import add_in_ring
 from tests.simulator import Consortium
@@ -209,7 +209,7 @@ def test_a_full_disk_keeps_everything_in(journal: Journal) -> None:
         for attempt in range(1, 10_000):
             journal.begin("study", AttemptId(1, 0, attempt))
 
-    with pytest.raises(ConfigError, match=r"journal.sqlite cannot be used: .*full") as caught:
+    with pytest.raises(DiskFull, match=r"journal.sqlite cannot be used: .*full") as caught:
         begin_for_ever()
     assert "free space" in caught.value.remedy
     assert not journal._db.in_transaction

@@ -5,17 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secfed.crypto.codec import Buffer
-from secfed.errors import TranscriptError, WrongState
+from secfed.errors import Replay, TranscriptError, WrongState
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
 from secfed.site.terms import Terms
 from secfed.wire.frames import Task, decode
-from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Plug, pulling, study
+from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Plug, pulling, study, until
 
 ROUNDS = 3
 
@@ -153,3 +154,22 @@ def test_a_crash_between_payment_and_sum_is_no_reason_to_refuse(
     assert summed(hospital) == [1, 2, 3]
     assert len(hospital.payments()) == ROUNDS
     assert [outcome.survivors for outcome in consortium.outcomes if outcome.sums] == [NAMES] * ROUNDS
+
+
+@pytest.mark.parametrize("stage", ["train", "advertise", "unmask"])
+@pytest.mark.parametrize("changed", [{"dataset": "beds"}, {"granted": b"other limits"}])
+def test_work_of_a_study_that_is_opened_otherwise_does_not_leave(
+    changed: dict[str, Any], stage: str, consortium: Consortium
+) -> None:
+    """Its sum would be recorded with the ledger of another data set: nobody would witness the payment."""
+    hospital = until(consortium, stage)
+    asked = [frame for _, name, frame, _ in consortium.frames if name == VICTIM]
+    vars(hospital).update(changed)
+    hospital.start()
+    assert set(hospital.files) <= {"answer", "position", "local-draws"}
+    refused = (Replay, WrongState)
+    for frame in asked:
+        with pytest.raises(refused):
+            hospital.handle(frame)
+    assert hospital.trained == 1
+    assert len(hospital.payments()) == 1  # by the ledger of wards

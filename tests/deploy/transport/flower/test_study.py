@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent.status import STATUS_FILE
 from secfed.deploy.aggregator.aggregator import Aggregator, Service
+from secfed.deploy.aggregator.queue import QueuedStudy, StudyQueue
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.flower import server_app
 from secfed.deploy.transport.signals import Stopper
@@ -61,8 +64,8 @@ class Case(Agents):
             permit(self.folders[name], policy=POLICY)
             self.grid.add(number + 1, server_app.client_app, path)
 
-    def start(self, name: str) -> None:
-        self.serve(self.folders[name], limits=QUICK, poll_s=0.2, once=True, simulated_randomness=True)
+    def start(self, name: str, *, once: bool = True) -> None:
+        self.serve(self.folders[name], limits=QUICK, poll_s=0.2, once=once, simulated_randomness=True)
 
     def aggregate(self, observer: SilentObserver | None = None) -> RunReport:
         """`secfed aggregate` and `flwr run`."""
@@ -138,6 +141,79 @@ def test_a_study_with_a_hospital_that_refuses_ends_with_the_bytes_of_a_simulatio
         (path,) = case.folders[name].state.rglob(TRANSCRIPT_FILE)
         entries = verify_file(path, roster.public(name), TRANSCRIPT)
         assert [entry.body["round"] for entry in entries if entry.kind == SUMMED] == [1, 2, 3]
+
+
+@pytest.fixture
+def masked_case(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent_module, "TrainingProcess", TrainingHere)
+    with quick_sockets(monkeypatch) as sockets:
+        made = Case(tmp_path, sockets, STUDY)
+        yield made
+        made.close()
+
+
+def two_studies(case: Case) -> dict[str, str]:
+    """The texts of two studies which every hospital permits, with agents that serve one after the other."""
+    header = 'name = "tiny"\nrounds = 2'
+    for name in NAMES:
+        policy = POLICY.replace('["tiny"]', '["a", "b"]\nnear_twins = "permit"')
+        permit(case.folders[name], policy=policy)
+        case.start(name, once=False)
+    return {name: STUDY.replace(header, f'name = "{name}"\nrounds = 1') for name in "ab"}
+
+
+def serve(case: Case, text: str, out: Path, path: Path, **options: Any) -> RunReport:
+    return Aggregator(
+        Study.parse(text),
+        text,
+        case.consortium,
+        out,
+        passphrase=None,
+        service=Service(quorum=4, flower_socket=path, **options),
+        observer=SilentObserver(),
+        tell=lambda event, **facts: case.told.append((event, facts)),
+        stopper=Stopper(),
+    ).run()
+
+
+def test_several_studies_have_their_turns_with_one_app_which_ends_with_the_last(masked_case):
+    case, studies, runs = masked_case, masked_case.folder / "studies", masked_case.folder / "runs"
+    texts, path = two_studies(case), case.sockets / "centre.sock"
+    studies.mkdir()
+    for name, text in texts.items():
+        (studies / f"{name}.toml").write_text(text, encoding="utf-8")
+    told = lambda event, **facts: case.told.append((event, facts))  # noqa: E731
+    queue = StudyQueue((studies,), runs, lambda _: False, told, Stopper())
+    case.app = run_server_app(case.grid, path)
+
+    def turn(one: QueuedStudy, _gives_way: object) -> None:
+        serve(case, one.file.read_text("utf-8"), one.out, path, silent_s=1.0, another=queue.has_more)
+
+    queue.run(turn)
+    case.app.join(60)
+    assert not case.app.is_alive()
+    assert [event for event, _ in case.told if event in ("turn", "missing", "failed")] == ["turn"] * 2
+    for name, text in texts.items():
+        assert model_in(runs / name) == simulated(Study.parse(text), case.folder / f"simulated-{name}")
+
+
+@pytest.mark.slow
+def test_two_aggregators_in_one_federation_end_both(masked_case):
+    """Agents change between the two offers, as often as a message of the other study comes."""
+    case, apps = masked_case, []
+    texts = two_studies(case)
+    with ThreadPoolExecutor(2) as pool:
+        ended = {}
+        for name, text in texts.items():
+            path = case.sockets / f"{name}.sock"
+            ended[name] = pool.submit(serve, case, text, case.folder / name, path, silent_s=30.0)
+            apps.append(run_server_app(case.grid, path))
+    for app in apps:
+        app.join(60)
+        assert not app.is_alive()
+    for name, text in texts.items():
+        assert [row.survivors for row in ended[name].result().rounds] == [NAMES]
+        assert model_in(case.folder / name) == simulated(Study.parse(text), case.folder / f"simulated-{name}")
 
 
 def test_listening_options_belong_to_grpc(tmp_path):
