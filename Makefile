@@ -27,12 +27,13 @@ DOCS_STAMP := $(VENV)/docs.stamp
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs stress mutants lint format types bench release wheelhouse clean
+.PHONY: help setup demo test docs stress night mutants lint format types bench release wheelhouse clean
 
 help:
 	@echo "make demo        install the core, then train one protected study on four hospitals"
 	@echo "make test        install everything, then run the test suite"
 	@echo "make stress      the test suite five times, each in another order and from another seed, overloaded"
+	@echo "make night       agents and an aggregator for one night of kills, full disks and wrong clocks (Linux)"
 	@echo "make mutants     put one mistake at a time into a copy, and see that a test notices it"
 	@echo "make setup       install everything (core, extras, development tools) into $(VENV)"
 	@echo "make lint        ruff: rules and formatting; import-linter: the order of the packages"
@@ -59,7 +60,7 @@ secfed/%:
 	@ln -s ../$* $@
 
 $(VENV)/source: | $(BIN)/python
-	@mkdir -p $@ && cp -R pyproject.toml README.md LICENSE NOTICE secfed crypto dp algorithms deploy $@ && chmod -R u+w $@
+	@mkdir -p $@ && cp -R pyproject.toml README.md LICENSE NOTICE secfed crypto dp algorithms deploy examples $@ && chmod -R u+w $@
 
 # setuptools comes first and from the pins, so that the build of secfed itself asks no index either.
 $(CORE_STAMP): $(PINS) | $(BIN)/python secfed/crypto secfed/dp secfed/algorithms secfed/deploy $(filter-out .,$(SOURCE))
@@ -98,6 +99,10 @@ stress: $(DEV_STAMP)
 	  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest \
 	    -n $(LOAD) --dist worksteal --order-seed $$seed --hypothesis-seed $$seed $(ARGS) || exit 1; \
 	done
+
+# Seeds: ARGS="--seed 7"; without, another night every time. Takes ten to twenty minutes on two busy cores.
+night: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.deploy.night $(ARGS)
 
 # One: ARGS="--only noise-dropped". The table: ARGS="--write docs/mutations.md"; only what it lacks: --stale, too.
 mutants: $(DEV_STAMP)

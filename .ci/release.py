@@ -5,7 +5,7 @@
 ``secfed-*.whl`` and ``secfed-*.tar.gz`` (equal bytes wherever this is run with the pinned setuptools),
 ``requirements.txt`` (pins with the hashes of the files that pip chooses on this platform; asks the index that
 pip asks), ``sbom.cdx.json`` (CycloneDX 1.6), ``provenance.json`` (in-toto statement, SLSA provenance 1.0) and
-``SHA256SUMS``. ``--offline`` leaves out the requirements.
+``SHA256SUMS``. ``--offline`` leaves out the requirements. The wheel is tried first: ``try_wheel.py``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci")]
+
+from try_wheel import try_wheel  # noqa: E402
+
+from secfed.crypto.identity import grouped  # noqa: E402
+from secfed.storage.code_digest import code_digest  # noqa: E402
 
 
 def main() -> None:
@@ -53,6 +60,10 @@ def main() -> None:
     written = dict(first)
     wheel = next(name for name in first if name.endswith(".whl"))
     (asked.out / wheel).write_bytes(first[wheel])
+    print("The wheel in a new environment:")
+    told = try_wheel((asked.out / wheel).resolve())
+    if not told.endswith(f"build {grouped(build_of(first[wheel])[:16])}"):
+        sys.exit(f"{wheel}: installed, it is {told!r}, which is not what was built.")
     hashes: dict[str, str] = {}
     if not asked.offline:
         hashes = locked(asked.out / wheel)
@@ -121,8 +132,7 @@ def locked(wheel: Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-        extras = "he,net,flower,vision-language,cluster,pdf"
-        target = [f"{wheel}[{extras}]", "--constraint", str(ROOT / "constraints.txt")]
+        target = [f"{wheel}[{','.join(extras())}]", "--constraint", str(ROOT / "constraints.txt")]
         subprocess.run([*command, "--report", str(report), *target], check=True)
         found = json.loads(report.read_text())["install"]
     names = {canonical(name): name for name in version()}
@@ -132,6 +142,12 @@ def locked(wheel: Path) -> dict[str, str]:
         for one in found
         if canonical(one["metadata"]["name"]) in names
     }
+
+
+def extras() -> list[str]:
+    """Those that somebody may install to run secfed: all but the tools."""
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        return sorted(tomllib.load(stream)["project"]["optional-dependencies"].keys() - {"dev", "docs"})
 
 
 def canonical(name: str) -> str:
@@ -192,9 +208,6 @@ def licence(name: str) -> dict[str, Any] | None:
 
 def build_of(wheel: bytes) -> str:
     """What ``secfed --version`` shows the beginning of, once the wheel is installed."""
-    sys.path.insert(0, str(ROOT))
-    from secfed.storage.code_digest import code_digest
-
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(io.BytesIO(wheel)) as archive:
         archive.extractall(folder)
         return code_digest(Path(folder) / "secfed")

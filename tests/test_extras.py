@@ -24,6 +24,8 @@ WORKS = {
     "new --help": 0,
     "sweep --help": 0,
     "algorithms": 0,
+    "examples": 0,
+    "examples copy digits-cnn --to {0}/examples": 0,
     "attack --only second-sum": 0,
     "bench masked --params 100 --sites 3 --repeats 1": 0,
     "site init {0}/site --name charite": 0,
@@ -49,6 +51,8 @@ LACKS = {
     "audit report {0} --out {0}/report.html --pdf {0}/report.pdf": "pdf",  # and no browser that prints
     "analyse examples/analyse-diabetes.toml": "analyse",
     "console {0}": "web",
+    f"simulate {_STUDY} --track tensorboard:{{0}}/board": "track",
+    f"simulate {_STUDY} --track mlflow:{{0}}/mlflow": "mlflow",
 }
 _NEEDED_BY_MATPLOTLIB = "PIL"
 

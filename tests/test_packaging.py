@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from tests.layout import HOMES, PROJECT, ROOMS, ROOT, files_of, in_wheel
+from tests.layout import EXAMPLES, HOMES, PROJECT, ROOMS, ROOT, files_of, in_wheel
 
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 
@@ -48,7 +48,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The file names in a wheel built, offline, from a copy of the tree."""
     copy = tmp_path_factory.mktemp("tree")
     skip = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
-    for home in HOMES:
+    for home in (*HOMES, EXAMPLES):
         shutil.copytree(ROOT / home, copy / home, symlinks=True, ignore=skip)
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy2(ROOT / name, copy / name)
@@ -67,7 +67,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_every_folder_with_python_files_is_a_listed_package() -> None:
     folders = {path.parent for home in HOMES for path in files_of(home) if path.suffix == ".py"}
     found = {in_wheel(folder).replace("/", ".") for folder in folders}
-    assert found == set(SETUPTOOLS["packages"])
+    assert found | {f"secfed.{EXAMPLES}"} == set(SETUPTOOLS["packages"])
     assert len(SETUPTOOLS["packages"]) == len(set(SETUPTOOLS["packages"]))
 
 
@@ -77,7 +77,8 @@ def test_every_package_has_an_init_file() -> None:
 
 
 def test_every_room_is_mapped_to_its_folder() -> None:
-    assert SETUPTOOLS["package-dir"] == {"secfed": "secfed"} | {f"secfed.{room}": room for room in ROOMS}
+    mapped = {f"secfed.{folder}": folder for folder in (*ROOMS, EXAMPLES)}
+    assert SETUPTOOLS["package-dir"] == {"secfed": "secfed"} | mapped
 
 
 def test_wheel_contains_every_module(wheel_names: set[str]) -> None:
@@ -92,10 +93,26 @@ def test_wheel_contains_every_data_file(wheel_names: set[str]) -> None:
     assert expected - wheel_names == set()
 
 
+def _examples() -> set[str]:
+    """What git has of the examples, as it is called in a wheel."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", EXAMPLES], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    names = listed.stdout.split("\0")[:-1] or [str(path) for path in files_of(EXAMPLES)]
+    return {f"secfed/{name}" for name in names}
+
+
+def test_wheel_contains_every_example(wheel_names: set[str]) -> None:
+    assert len(_examples()) > 40
+    assert _examples() - wheel_names == set()
+    assert not (ROOT / "secfed" / EXAMPLES).exists(), "the examples lie in one place"
+
+
 def test_wheel_holds_one_copy_of_each_room_and_nothing_else(wheel_names: set[str]) -> None:
     packed = {name for name in wheel_names if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in packed} == {"secfed"}
-    assert packed <= {in_wheel(path) for home in HOMES for path in files_of(home)}
+    examples = {name for name in packed if name.startswith(f"secfed/{EXAMPLES}/")}
+    assert packed - examples <= {in_wheel(path) for home in HOMES for path in files_of(home)}
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -165,6 +182,20 @@ def test_pytest_does_not_collect_doctests_from_modules() -> None:
     assert "doctest" not in json.dumps(options)
     assert options["testpaths"] == ["tests"]
     assert "--import-mode=importlib" in options["addopts"]
+
+
+def test_whoever_copies_the_sources_copies_every_folder_of_the_package() -> None:
+    """Or the build there ends with a package directory that does not exist."""
+    folders = set(SETUPTOOLS["package-dir"].values())
+    assert all((ROOT / folder).is_dir() for folder in folders)
+    container = ROOT / "deploy" / "container"
+    copied = re.findall(r"^COPY (\w+) \1$", (container / "Containerfile").read_text("utf-8"), re.MULTILINE)
+    seen = re.findall(
+        r"^!(\w+)$", (container / "Containerfile.dockerignore").read_text("utf-8"), re.MULTILINE
+    )
+    (read_only,) = re.findall(r"cp -R (.*) \$@", (ROOT / "Makefile").read_text("utf-8"))
+    for found in (copied, seen, read_only.split()):
+        assert folders <= set(found)
 
 
 def test_an_editable_install_imports_from_the_tree(tmp_path: Path) -> None:

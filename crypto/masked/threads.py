@@ -7,7 +7,6 @@ thread gets a part is chance; what is computed does not depend on it.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -21,7 +20,9 @@ def processors() -> int:
     asked = os.environ.get("SECFED_THREADS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def in_threads(parts: Iterable[T], work: Callable[[T], None], *, at_most: int) -> None:

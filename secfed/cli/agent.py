@@ -16,6 +16,7 @@ from secfed.cli.asking import passphrase_of
 from secfed.cli.notify import site_notify
 from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
+from secfed.cli.systems import linux_only
 from secfed.crypto.identity import grouped
 from secfed.deploy.admission import kept_offers, near_twins, persons
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
@@ -58,6 +59,7 @@ def run(
     simulated_randomness: Annotated[bool, typer.Option("--simulated-randomness", hidden=True)] = False,
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
+    linux_only("A hospital's agent")
     from secfed.deploy.admission.memory import notice_loss
     from secfed.deploy.agent.agent import Agent
     from secfed.deploy.agent.site_watch import notifier_of

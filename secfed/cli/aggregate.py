@@ -14,6 +14,8 @@ from secfed.cli.aggregate_log import EventLog, tell_person
 from secfed.cli.asking import passphrase_of
 from secfed.cli.simulate import show_report
 from secfed.cli.site_folders import NamedConsortium
+from secfed.cli.systems import linux_only
+from secfed.cli.track import Track, open_writers, tracking
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.transport.signals import Stopped, Stopper
 from secfed.errors import ConfigError
@@ -109,6 +111,7 @@ def aggregate(
             help="Serve metrics for Prometheus on this port of this machine; 0: none.",
         ),
     ] = 0,
+    track: Track = None,
     end: Annotated[
         bool,
         typer.Option(
@@ -128,13 +131,14 @@ def aggregate(
 
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
+    linux_only("An aggregator")
     from secfed.deploy.aggregator.aggregator import Service
     from secfed.deploy.aggregator.metrics import CentreMetrics
     from secfed.deploy.aggregator.queue import QueuedStudy, StudyQueue
     from secfed.deploy.transport.metrics_server import MetricsServer
+    from secfed.study.study import Study
 
-    asked = _names(sites)
-    service = Service(listen, quorum, asked, silent_s, farewell_s, uploads_at_a_time, flower_socket, end)
+    asked, writers = _names(sites), open_writers(track or [])
     centre, stopper, console = Consortium(consortium), Stopper(), stderr()
     log = EventLog() if log_json else None
     if log is not None:
@@ -147,13 +151,20 @@ def aggregate(
         metrics.tell(event, **facts)
         told(event, **facts)
 
+    def warn(tracker: str, said: str) -> None:
+        told("untracked", tracker=tracker, reason=said)
+
     queue = StudyQueue(studies, out, lambda name: name in centre.paused(), tell, stopper, patience_s)
     if not queue.is_single and (end or as_json):
         raise ConfigError("--end, --json: are for a single study", remedy="name one study file")
+    service = Service(
+        listen, quorum, asked, silent_s, farewell_s, uploads_at_a_time, flower_socket, end, queue.has_more
+    )
 
     def serve(one: QueuedStudy, gives_way: Callable[[float], bool]) -> None:
         watched = nullcontext(log) if log is not None else watching(console, quiet=False)
-        with watched as observer:
+        study = Study.load(one.file)
+        with watched as shown, tracking(writers, study, one.out, shown, warn, simulated=False) as observer:
             aggregator = _open(one.file, centre, one.out, service, observer, tell, stopper, gives_way)
             metrics.watch(aggregator.seen)
             try:

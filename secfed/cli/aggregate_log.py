@@ -56,6 +56,8 @@ def tell_person(console: Console) -> Callable[..., None]:
                 text = f"{facts['study']} is no longer paused"
             case "failed":
                 text = f"{facts['study']} failed, and others get their turn: {facts['reason']}"
+            case "untracked":
+                text = f"warning: --track {facts['tracker']}: {facts['reason']}"
             case "stopped":
                 text = f"stopped: {facts['reason']}"
             case "finished":
@@ -85,7 +87,11 @@ class EventLog(Observer):
 
     def tell(self, event: str, **facts: Any) -> None:
         """One event."""
-        level = logging.WARNING if event in ("missing", "refused", "slow", "version") else logging.INFO
+        level = (
+            logging.WARNING
+            if event in ("missing", "refused", "slow", "untracked", "version")
+            else logging.INFO
+        )
         self._log.log(level, event, extra={"facts": facts})
 
     def started(self, study: str, sites: Sequence[str], rounds: int) -> None:

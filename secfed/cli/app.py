@@ -22,6 +22,7 @@ from secfed.cli.guard import GuardedGroup
 _PANELS: Final = {
     "Researchers": {
         "init": "Write a study and a policy for a table, and look at its records.",
+        "examples": "List the studies that come with secfed, show one, copy some.",
         "simulate": "Run a study on this machine: all hospitals, the aggregator and their protocol.",
         "analyse": "Tables, regressions and survival curves of all hospitals, through protected sums.",
         "sweep": "Run a study with every combination of settings and seeds, side by side.",

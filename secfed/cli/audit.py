@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from secfed.audit.languages import ENGLISH, LANGUAGES, speaking
 from secfed.errors import ConfigError, TranscriptError, installing
 from secfed.storage.atomic import write_atomic
 from secfed.terminal.consoles import plural, say, say_problems, stderr, stdout
@@ -64,6 +65,9 @@ def report(
     pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="The same report as PDF.")] = None,
     roster: Rosters = None,
     seen: Seen = None,
+    language: Annotated[
+        str, typer.Option(metavar="de|en|fr", help="The language of the page and the PDF.")
+    ] = ENGLISH,
 ) -> None:
     """Write the audit report from signed records only: ledgers, transcripts and decision logs.
 
@@ -73,14 +77,19 @@ def report(
     from secfed.audit.privacy import to_json
     from secfed.audit.render.html import to_html
 
+    if language not in LANGUAGES:
+        raise ConfigError(
+            f"--language {language}: is not known", remedy=f"name one of {', '.join(LANGUAGES)}"
+        )
     _check_outputs({"--out": out, "--json": json, "--pdf": pdf})
     to_pdf = None if pdf is None else _pdf_writer()
     made = _made(folders, roster, seen)
-    contents = {out: to_html(made).encode()}
+    with speaking(language):
+        contents = {out: to_html(made).encode()}
+        if pdf is not None and to_pdf is not None:
+            contents[pdf] = to_pdf(made)
     if json is not None:
         contents[json] = to_json(made).encode()
-    if pdf is not None and to_pdf is not None:
-        contents[pdf] = to_pdf(made)
     for path, data in contents.items():
         _write(path, data)
         typer.echo(f"Wrote {path}")

@@ -8,6 +8,7 @@ must therefore be parsed with the list of names that the site's policy permits
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import re
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from secfed.config.schema import suggestion
 from secfed.config.torchvision_repair import mending_torchvision
-from secfed.errors import ConfigError, SecfedError
+from secfed.errors import EXTRAS, ConfigError, SecfedError, installing
 
 _in_full: ContextVar[bool] = ContextVar("own code's errors in full", default=False)
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -93,6 +94,16 @@ def make(name: str, key: str, *given: Any, **arguments: Any) -> Any:
         raise  # these say what is wrong by themselves
     except Exception as error:
         raise _failed(f"{key}: {name!r} failed", name.partition(":")[0], error) from error
+
+
+def source_of(name: str) -> str | None:
+    """SHA-256 over the Python files beside a factory's module; None where there are no such files."""
+    file = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
+    if file is None:
+        return None
+    files = sorted(Path(file).parent.glob("*.py"))
+    digests = (f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 @contextmanager
@@ -174,6 +185,10 @@ def _to_import(module: str, error: ImportError) -> str:
     if missing is not None and f"{module}.".startswith(f"{missing}."):
         file = module.replace(".", "/") + ".py"
         return f"put {file} beside the study file, or install the package that holds it; check the spelling"
+    package = (missing or "").partition(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    if extra is not None:
+        return f"{module!r} imports {package}; {installing(extra)}"
     if missing is not None:
         return f"install the package that holds {missing!r} into this environment; {module!r} imports it"
     return f"correct what {module!r} imports"

@@ -48,8 +48,8 @@ def build(study: Study, *, site_seed: int | None = None, data: FederatedData | N
     if study.model.start is not None and not algorithm.warm_start:
         raise ConfigError(
             f"model.start: {study.algorithm.name} cannot begin with a model from a file",
-            remedy="remove model.start and model.start_sha256, or use fedavg, fedprox or a vision-language "
-            "algorithm; your own sets warm_start, see secfed.algorithms.framework.base",
+            remedy="remove model.start and model.start_sha256, or use fedavg, fedprox, fedcola or a "
+            "vision-language algorithm; your own sets warm_start, see secfed.algorithms.framework.base",
         )
     return algorithm
 

@@ -10,7 +10,6 @@ therefore complete, and is found again by the digest of its study, not by its na
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import RUN_FILE
+from secfed.storage import flock
 from secfed.storage.atomic import PART, write_atomic
 
 SWEEP_FILE: Final = "sweep.toml"
@@ -103,7 +103,7 @@ def opened(out: Path, text: str) -> Iterator[Store]:
     out.mkdir(parents=True, exist_ok=True)
     with (out / _LOCK_FILE).open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock.lock(lock.fileno())
         except BlockingIOError:
             message = f"--out {out}: another sweep is at work in this folder"
             raise ConfigError(message, remedy="wait until it ends, or name another folder") from None

@@ -19,6 +19,7 @@ import pytest
 
 from secfed.audit.privacy.check import check
 from secfed.crypto import labels
+from secfed.crypto.identity import Roster
 from secfed.crypto.messages import FinalModel
 from secfed.dp.accounting.events import (
     _KINDS,
@@ -37,6 +38,7 @@ from secfed.dp.ledger.ledger import LEDGER as LEDGER_CHAIN
 from secfed.records import decision_state, transcript
 from secfed.records.decision_log import DECISIONS
 from secfed.records.hash_chain import OPENED, canonical_json
+from secfed.records.roster_file import kept_roster, write_roster
 from secfed.records.transcript import CLOSED, MODEL, TRANSCRIPT
 from tests.dp.report_case import ADD, LEDGER, PRIVACY, UPDATE, Case, Study, settings
 from tests.interop.auditor_case import (
@@ -172,6 +174,40 @@ def test_a_head_that_was_shown_earlier_shows_a_cut_end(
 
 def test_another_roster_than_the_pinned_one_is_refused(verifier: ModuleType, case: Case) -> None:
     assert verifier.main([str(case.root / "run"), "--digest", "00" * 32]) == 1
+
+
+def test_a_record_counts_under_the_roster_that_it_was_made_under(
+    verifier: ModuleType, case: Case, tmp_path: Path
+) -> None:
+    newer = Roster(case.roster.aggregator, case.roster.members[1:])
+    write_roster(tmp_path / "pinned-roster.json", newer)
+    arguments = [str(case.root / "run"), "--roster", str(tmp_path / "pinned-roster.json")]
+    assert verifier.main(arguments) == 1
+    kept = kept_roster(tmp_path / "pinned-roster.json", case.roster)
+    kept.parent.mkdir()
+    write_roster(kept, case.roster)
+    assert verifier.main(arguments) == 0
+    told = [["--digest", roster.digest.hex()] for roster in (newer, case.roster)]
+    assert verifier.main([*arguments, *told[1]]) == 1  # what was read is the newest
+    assert verifier.main([*arguments, *told[0]]) == 1  # and the earlier one is none that was told
+    assert verifier.main([*arguments, *told[0], *told[1]]) == 0
+
+
+def test_an_earlier_roster_does_not_count_because_it_was_handed_over(
+    verifier: ModuleType, case: Case, tmp_path: Path
+) -> None:
+    """Else whoever hands the folder over could make all of it with keys of their own."""
+    run = shutil.copytree(case.root / "run", tmp_path / "run")
+    true = Roster(case.roster.aggregator, case.roster.members[1:])
+    write_roster(run / "roster.json", true)
+    kept = kept_roster(run / "roster.json", case.roster)
+    kept.parent.mkdir()
+    write_roster(kept, case.roster)
+    told = ["--digest", true.digest.hex()]
+    assert verifier.main([str(run)]) == 1
+    assert verifier.main([str(run), *told]) == 1
+    assert verifier.main([str(run), "--roster", str(run / "roster.json"), *told]) == 1
+    assert verifier.main([str(run), *told, "--digest", case.roster.digest.hex()]) == 0
 
 
 def test_it_runs_alone(case: Case) -> None:
