@@ -79,8 +79,8 @@ class Stopper:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """In here a signal raises at once."""
-        self.check()
         with self._set_waiting(True):
+            self.check()  # only now, or a signal between the two would be forgotten
             yield
 
     @contextmanager
