@@ -41,7 +41,7 @@ def test_signals_are_as_before_afterwards() -> None:
 
 
 def waits_after_a_signal(at: int) -> bool | None:
-    """Whether somebody would wait although a signal came just before line ``at`` of entering; None: no such line."""
+    """Whether somebody would wait after a signal just before line ``at`` of entering; None: no such line."""
     stopper, lines = Stopper(), 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
