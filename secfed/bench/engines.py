@@ -19,8 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from secfed.bench.cpu_seconds import cpu_by_kind, per_round
 from secfed.engine.options import EngineOptions
 from secfed.runs.run_folder import MODEL_FILE
+from secfed.runs.run_report import RoundReport
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 
@@ -72,6 +74,8 @@ def measure(
         everything but imports; ``speedup``: of ``rounds_s`` over inline, by engine and workers;
         ``limit``: the speed-up of as many processes that each simulate the whole study alone, measured
         in the same run: what the machine's cores give; ``fraction_of_limit``: of ``speedup``;
+        ``cpu_s``: processor seconds of a round by engine and kind of process, as
+        :func:`secfed.bench.cpu_seconds.cpu_by_kind` tells them apart;
         ``equal_bytes``: whether all models are the same; ``flower_round_s`` and ``flower_total_s``: Flower's,
         None without it.
     """
@@ -82,15 +86,17 @@ def measure(
         engines[f"ray_{workers}"] = EngineOptions("ray", workers)
     busy_s: dict[str, list[float]] = {name: [] for name in engines}
     totals: dict[str, list[float]] = {name: [] for name in engines}
+    cpu_s: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     models = set()
     for turn in range(_REPEATS):  # in turn, because the cores of a virtual machine are now fast and now slow
         for name, options in engines.items():
             progress(f"{name}, {turn + 1} of {_REPEATS}")
             with TemporaryDirectory(prefix="secfed-bench-") as folder:
-                began = time.perf_counter()
-                report = simulate(study, out=Path(folder), engine=options)
+                began, spent = time.perf_counter(), _CpuOfRounds()
+                report = simulate(study, out=Path(folder), engine=options, observer=spent)
                 totals[name].append(time.perf_counter() - began)
                 models.add((Path(folder) / MODEL_FILE).read_bytes())
+            cpu_s[name].append(per_round(spent.after[1], spent.after[rounds], rounds - 1))
             busy_s[name] += [one.busy_s for one in report.rounds[1:]]
     rounds_s = {name: statistics.median(seconds) for name, seconds in busy_s.items()}
     start_s = {name: _start(text, options) for name, options in engines.items()}
@@ -107,6 +113,7 @@ def measure(
         "rounds_s": rounds_s,
         "start_s": start_s,
         "total_s": {name: statistics.median(seconds) for name, seconds in totals.items()},
+        "cpu_s": {name: _medians(runs) for name, runs in cpu_s.items()},
         "speedup": speedup,
         "limit": limit,
         "fraction_of_limit": {name: value / limit for name, value in speedup.items()},
@@ -114,6 +121,22 @@ def measure(
         "flower_round_s": None if flower is None else flower[0],
         "flower_total_s": None if flower is None else flower[1],
     }
+
+
+class _CpuOfRounds:
+    """Observes rounds: what each kind of process has spent when a round ends."""
+
+    def __init__(self) -> None:
+        self.after: dict[int, dict[str, float]] = {}
+
+    def __call__(self, report: RoundReport) -> None:
+        if report.round not in self.after:  # told again with its metrics
+            self.after[report.round] = cpu_by_kind()
+
+
+def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
+    """By kind of process."""
+    return {kind: statistics.median(run.get(kind, 0.0) for run in runs) for run in runs for kind in run}
 
 
 def _start(study: str, engine: EngineOptions) -> float:
@@ -168,6 +191,7 @@ def _flower(*asked: int) -> tuple[float, float] | None:
     if find_spec("ray") is None or find_spec("flwr") is None:
         return None
     environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    environment.setdefault("RAY_worker_niceness", "0")  # as --engine ray: a busy machine is not its fault
     command = [sys.executable, "-m", "secfed.bench.engines_flower", *map(str, asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     times = [float(line.removeprefix("at ")) for line in done.stdout.splitlines() if line.startswith("at ")]

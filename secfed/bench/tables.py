@@ -81,23 +81,32 @@ def engines(result: Result) -> TextTable:
     """A row for each engine, the machine's limit, Flower's, and one that is missing."""
     start_s, total_s, speedup = result["start_s"], result["total_s"], {"inline": 1.0, **result["speedup"]}
     rows = [
-        [name, f"{value:.2f}", f"{speedup[name]:.2f}x", f"{start_s[name]:.1f}", f"{total_s[name]:.1f}"]
+        [
+            name,
+            f"{value:.2f}",
+            f"{speedup[name]:.2f}x",
+            *_cpu(result["cpu_s"][name]),
+            f"{start_s[name]:.1f}",
+            f"{total_s[name]:.1f}",
+        ]
         for name, value in result["rounds_s"].items()
     ]
-    rows.append(["the same study in each process", "", f"{result['limit']:.2f}x", "", ""])
+    rows.append(["the same study in each process", "", f"{result['limit']:.2f}x", *[""] * 5])
     if result["flower_round_s"] is not None:
         faster = result["rounds_s"]["inline"] / result["flower_round_s"]
-        rows.append(
-            [
-                "Flower, without protection",
-                f"{result['flower_round_s']:.2f}",
-                f"{faster:.2f}x",
-                "",
-                f"{result['flower_total_s']:.1f}",
-            ]
-        )
-    rows.append(["pfl-research", "not installed: its pins exclude ours", "", "", ""])
-    return TextTable(["engine", "a round, s", "over inline", "to round 1, s", "in all, s"], rows)
+        times = [f"{result['flower_round_s']:.2f}", f"{faster:.2f}x", *[""] * 4]
+        rows.append(["Flower, without protection", *times, f"{result['flower_total_s']:.1f}"])
+    rows.append(["pfl-research", "not installed: its pins exclude ours", *[""] * 6])
+    cpu = ["CPU s: driver", "workers", "others"]
+    return TextTable(["engine", "a round, s", "over inline", *cpu, "to round 1, s", "in all, s"], rows)
+
+
+def _cpu(spent: dict[str, float]) -> list[str]:
+    """Processor seconds of a round: the driver, its workers, and what else an engine brings along."""
+    if not spent:
+        return [""] * 3
+    named = [spent.get(kind, 0.0) for kind in ("driver", "workers")]
+    return [f"{seconds:.2f}" for seconds in (*named, sum(spent.values()) - sum(named))]
 
 
 def private_step(result: Result) -> TextTable:

@@ -87,6 +87,9 @@ def join(address: str | None, cpus: int) -> None:
 
     address = address or os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns
+    # Ray's own workers stand back behind every other process of the machine (niceness 15), also behind the
+    # driver that waits for them; a study's work ranks as the command that was asked for it.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address is None else {}
     try:
         ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **own)

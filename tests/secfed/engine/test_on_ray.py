@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from secfed.engine.on_ray import join
 from secfed.engine.options import EngineOptions
 from secfed.errors import ConfigError
 from secfed.simulation.simulate import simulate
@@ -19,7 +22,7 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not inst
 
 # Ray leaves processes for Python's end to collect, so it runs in a process of its own.
 SCRIPT = """
-import sys
+import os, sys
 from pathlib import Path
 import ray
 from secfed.engine import on_ray
@@ -28,6 +31,9 @@ from tests.secfed.engine.test_on_ray import RAY
 asked, real = [], on_ray.ActorLink.ask
 def ask(self, head, tensors, timeout_s):
     asked.append(head["do"])
+    if len(asked) == 1:
+        there = ray.remote(num_cpus=0)(lambda: os.nice(0))
+        assert ray.get(there.remote()) == os.nice(0), "workers of Ray give way to everything else"
     if asked[-1] == "work" and asked.count("work") in map(int, sys.argv[3:]):
         ray.kill(self._actor)
     return real(self, head, tensors, timeout_s)
@@ -41,6 +47,19 @@ def test_without_ray_there_is_one_line_that_helps(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ConfigError, match="--engine ray: Ray is not installed") as caught:
         simulate(_study(), engine=RAY)
     assert "[cluster]" in caught.value.remedy
+
+
+NICENESS = "RAY_worker_niceness"
+
+
+@pytest.mark.parametrize("own", ["", "7"])
+def test_a_ray_of_its_own_ranks_as_the_command_unless_told(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str | None] = []
+    init = SimpleNamespace(init=lambda *_, **__: started.append(os.environ.get(NICENESS)))
+    monkeypatch.setitem(sys.modules, "ray", init)
+    monkeypatch.setattr(os, "environ", {NICENESS: own} if own else {})
+    join(None, 2)
+    assert started == [own or "0"]
 
 
 @needs_ray
