@@ -12,6 +12,7 @@ import pytest
 from secfed.config.sections import StudySection
 from secfed.deploy.admission import approvals as module
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.person import Person
 from secfed.errors import ConfigError, PolicyRefused
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -232,7 +233,7 @@ class TestFourEyes:
         return made
 
     def approve(self, store: Approvals, by: str, persons: Literal[1, 2] = 2) -> tuple[str, str]:
-        decision = store.approve_what("heart", NOW, by=by, persons=persons)
+        decision = store.approve_what("heart", NOW, by=Person(by), persons=persons)
         return str(decision.state), decision.by
 
     def is_let_in(self, store: Approvals) -> bool:
@@ -266,6 +267,6 @@ class TestFourEyes:
 
     def test_a_refusal_ends_the_first_approval(self, store: Approvals) -> None:
         self.approve(store, "dr.a")
-        store.refuse_what("heart", NOW, by="dr.b")
+        store.refuse_what("heart", NOW, by=Person("dr.b"))
         assert self.approve(store, "dr.c") == ("held", "dr.c")
         assert not self.is_let_in(store)
