@@ -324,7 +324,8 @@ class _File(Strict):
         is_approved = entry.state is ApprovalState.APPROVED and entry.near_twins == near_twins
         if is_approved and entry.persons >= persons:  # a repeat takes nobody's name away
             return self.decision(digest)
-        state, who = ApprovalState.APPROVED, (by,)
+        state: ApprovalState = ApprovalState.APPROVED
+        who: tuple[Person, ...] = (by,)
         if persons == 2:
             holds = entry.state in (state, ApprovalState.HELD) and entry.near_twins == near_twins
             first = entry.first if holds else NOBODY

@@ -78,7 +78,7 @@ def serve(console: Console, port: int, ready: Callable[[str], None]) -> None:
                 f"--port {port}: {os.strerror(error.errno or 0)}", remedy="choose another, or leave it out"
             ) from None
         number = listening.getsockname()[1]
-        guard = Guard(make_app(console), number, console.sign_in and console.sign_in.landed)
+        guard = Guard(make_app(console), number, console.sign_in.landed if console.sign_in else None)
         if console.records is not None:
             console.records.report()  # before anybody waits for it
         listening.listen(64)

@@ -156,6 +156,6 @@ def hospital_console(folder: Path, account: str = "dr.weiss", sign_in: SignIn | 
     """The console of the hospital that :func:`write_hospital` wrote."""
     hospital = Hospital(folder / NAMES[0])
     console = Console(hospital, None, hospital.records, account, sign_in)
-    guard = Guard(make_app(console), PORT, sign_in and sign_in.landed)
+    guard = Guard(make_app(console), PORT, sign_in.landed if sign_in else None)
     centre = Consortium(folder / "centre")
     return Opened(hospital.site, hospital.site.roster(), console, guard, centre, folder / "run")

@@ -6,7 +6,9 @@ import json
 import logging
 import re
 import shutil
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ pytest.importorskip("authlib", reason="needs the extra oidc")
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from secfed.console import serve
+from secfed.console.guard import Guard
 from secfed.console.pages import make_app
 from secfed.console.provider import Provider
 from secfed.console.sign_in import SignIn
@@ -26,8 +30,8 @@ from secfed.deploy.admission import persons
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.person import Person
 from secfed.deploy.enrolment.sign_in_settings import OidcSection
-from secfed.errors import LinkError
-from tests.deploy.agent_case import BUDGETED, permit
+from secfed.errors import ConfigError, LinkError
+from tests.deploy.agent_case import BUDGETED, NAMES, permit
 from tests.secfed.console import provider_case
 from tests.secfed.console.console_case import BASE, DIGEST, WAITING, Opened, hospital_console
 from tests.secfed.console.provider_case import BRAUN, CLIENT, SECRET, WEISS
@@ -490,3 +494,67 @@ def test_a_link_error_says_where_and_what_to_do(folder: Path) -> None:
     section = OidcSection(issuer="http://127.0.0.1:9/realms/uk", client_id=CLIENT)
     with pytest.raises(LinkError, match=r"^http://127\.0\.0\.1:9: .*reading goes on without it"):
         Provider(section, folder).metadata()
+
+
+@contextmanager
+def monkeypatched_server() -> Iterator[list[Guard]]:
+    """Nothing is served; gives the guards that would be."""
+    guards: list[Guard] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve.uvicorn.Server, "run", lambda self, sockets: guards.append(self.config.app))
+        yield guards
+
+
+class TestSettings:
+    """What ``secfed console`` makes of ``[oidc]`` in site.toml."""
+
+    @staticmethod
+    def write(folder: Path, text: str = "", issuer: str = "https://login.uk.example") -> Path:
+        site = folder / NAMES[0]
+        with (site / "site.toml").open("a") as file:
+            file.write(f'\nissuer = "{issuer}"\nclient_id = "{CLIENT}"\n{text}')
+        return site
+
+    def test_a_hospital_that_names_a_provider_has_a_sign_in(
+        self, folder: Path, provider: provider_case.Provider
+    ) -> None:
+        site = self.write(folder, "max_age_s = 60", provider.issuer)
+        console = serve.opened([site])
+        assert console.sign_in is not None
+        assert console.person is None
+        with monkeypatched_server() as guards:
+            serve.serve(console, 0, lambda _address: None)
+        (guard,) = guards
+        console.sign_in.begin("http://127.0.0.1:1/signed-in", "/")
+        assert guard._landed is not None
+        assert guard._landed(f"state={console.sign_in._asked.state}")  # type: ignore[union-attr]
+
+    def test_a_secret_that_others_can_read_is_refused(self, folder: Path) -> None:
+        site = self.write(folder, 'client_secret_file = "secret"')
+        for mode, content, told in (
+            (0o644, SECRET, "secret"),
+            (0o600, "", "holds something else than one secret"),
+            (0o600, f"{SECRET} {SECRET}", "holds something else than one secret"),
+        ):
+            (site / "secret").write_text(content)
+            (site / "secret").chmod(mode)
+            with pytest.raises(ConfigError, match=told) as caught:
+                serve.opened([site])
+            assert SECRET not in str(caught.value)
+        (site / "secret").unlink()
+        with pytest.raises(ConfigError, match="secret"):
+            serve.opened([site])
+
+    def test_certificates_that_are_none(self, folder: Path) -> None:
+        with pytest.raises(ConfigError, match=r"^oidc\.ca_file: "):
+            serve.opened([self.write(folder, 'ca_file = "policy.toml"')])
+
+    def test_a_missing_extra_is_one_line(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = self.write(folder)
+        for name in [one for one in sys.modules if one.startswith(("authlib", "secfed.console.provider"))]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "authlib", None)
+        done = secfed("console", site)
+        assert done.exit_code == 2
+        assert "needs the package authlib" in done.output
+        assert ".[oidc]" in done.output
