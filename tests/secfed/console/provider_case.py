@@ -31,6 +31,10 @@ WEISS: Final = {
 }
 BRAUN: Final = {**WEISS, "sub": "81aa-02", "email": "it.braun@uk.example", "preferred_username": "braun"}
 
+LOGIN: Final = (
+    '<!DOCTYPE html><title>Login</title><form method="post"><button>Log in as Weiss</button></form>'
+)
+
 Claims = dict[str, Any]
 
 
@@ -57,13 +61,17 @@ class Provider:
     Attributes:
         who: claims of the person who signs in next.
         public: whether the client needs no secret.
-        ask: for an address at this provider; gives where the browser is led.
         forms: what the token endpoint was sent.
+        asks_person: whether there is a page with a button, as in a browser.
     """
 
     def __init__(self, address: str) -> None:
         self.issuer = address
         self.key = key("one")
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """As it was made."""
         self.who: Claims = dict(WEISS)
         self.public = True
         self.error = ""
@@ -74,6 +82,8 @@ class Provider:
         self.asked: list[dict[str, str]] = []
         self.forms: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.asks_person = False
+        self.referrers: list[str] = []
 
     def metadata(self) -> dict[str, Any]:
         return {
@@ -127,10 +137,10 @@ class Provider:
         return 200, {"access_token": "unused", "token_type": "Bearer", "id_token": token, "expires_in": 300}
 
     def leads_to(self, address: str) -> str:
-        """Follow an address as a browser does, to where it is led."""
+        """Follow an address as a browser does, and log in; to where it is led."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirect())
         try:
-            opener.open(address, timeout=30)
+            opener.open(address, data=b"" if self.asks_person else None, timeout=30)
         except urllib.error.HTTPError as error:
             with error:
                 return str(error.headers["Location"])
@@ -144,7 +154,10 @@ def provider() -> Iterator[Provider]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
-            if parts.path == "/authorize":
+            made.referrers += self.headers.get_all("Referer", [])
+            if parts.path == "/authorize" and made.asks_person:
+                self.reply(200, {"Content-Type": "text/html"}, LOGIN.encode())
+            elif parts.path == "/authorize":
                 self.reply(302, {"Location": made.authorize(dict(parse_qsl(parts.query)))})
             elif parts.path == "/keys":
                 self.reply_json(200, jwks(made.key))
@@ -152,6 +165,10 @@ def provider() -> Iterator[Provider]:
                 self.reply_json(200, made.metadata())
 
         def do_POST(self) -> None:
+            parts = urlsplit(self.path)
+            if parts.path == "/authorize":
+                self.reply(302, {"Location": made.authorize(dict(parse_qsl(parts.query)))})
+                return
             form = self.rfile.read(int(self.headers["Content-Length"])).decode()
             self.reply_json(*made.token(dict(parse_qsl(form)), self.headers.get("Authorization", "")))
 
