@@ -79,7 +79,7 @@ def with_hmac(secret: Any) -> str:
 
 
 def public_key_as_secret() -> Any:
-    secret = base64.urlsafe_b64encode(RSA.as_pem(private=False)).decode()
+    secret = base64.urlsafe_b64encode(RSA.as_pem(private=False)).decode().rstrip("=")
     return OctKey.import_key({"kty": "oct", "k": secret, "kid": "rsa", "use": "sig"})
 
 
