@@ -19,6 +19,7 @@ from secfed.deploy.admission import persons
 from secfed.deploy.admission.approvals import ApprovalState
 from secfed.deploy.admission.person import Person
 from tests.deploy.agent_case import BUDGETED, permit
+from tests.secfed.audit.test_languages import catalogue
 from tests.secfed.console.console_case import BASE, DIGEST, Opened
 from tests.secfed.console.provider_case import BRAUN, CLIENT, SECRET, WEISS, Provider
 from tests.secfed.console.sign_in_case import DECIDE, READ, STUDY, Case, led_to, said
@@ -280,3 +281,12 @@ class TestWhoMayDecide:
         assert case.decide() == 303
         assert case.state is ApprovalState.APPROVED
         assert "root" not in case.newest["by"]
+
+
+@pytest.mark.parametrize(("code", "words"), [("de", "Anmelden"), ("fr", "Se connecter")])
+def test_in_other_languages(case: Case, code: str, words: str) -> None:
+    page = said(case.client.get(f"{STUDY}?language={code}"), 200)
+    assert page.count(words) == 2
+    assert "igns in" not in page
+    case.enter()
+    assert catalogue(code)[("Sign out",)][0] in said(case.client.get("/decisions"), 200)
