@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import secrets
+import ssl
 import threading
 import time
 import urllib.error
@@ -148,8 +149,8 @@ class Provider:
 
 
 @contextmanager
-def provider() -> Iterator[Provider]:
-    """A provider that answers as long as this lasts."""
+def provider(tls: ssl.SSLContext | None = None) -> Iterator[Provider]:
+    """A provider that answers as long as this lasts, over https with ``tls``."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -189,7 +190,9 @@ def provider() -> Iterator[Provider]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made = Provider(f"http://127.0.0.1:{server.server_port}")
+    made = Provider(f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}")
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

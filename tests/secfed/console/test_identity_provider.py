@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -19,6 +20,7 @@ from secfed.console.provider import Provider
 from secfed.deploy.enrolment.sign_in_settings import OidcSection
 from secfed.errors import ConfigError, LinkError
 from tests.deploy.agent_case import NAMES
+from tests.deploy.notify_case import tls_of
 from tests.secfed.console import provider_case
 from tests.secfed.console.provider_case import CLIENT, SECRET
 from tests.secfed.console.sign_in_case import READ, STUDY, Case, said
@@ -103,6 +105,20 @@ class TestTheProvider:
         provider.extra = {"issuer": f"{provider.issuer}/"}
         case.leave()
         assert provider.paths == [METADATA]
+
+    def test_tls_is_checked(self, folder: Path) -> None:
+        context, trusted = tls_of(folder)
+        with provider_case.provider(context) as over_tls:
+            over_tls.leads_to = lambda address: over_tls.authorize(dict(parse_qsl(urlsplit(address).query)))  # type: ignore[method-assign]
+            assert Case(folder, over_tls, ca_file=trusted.name).enter().status_code == 303
+            answer = (case := Case(folder, over_tls)).opened.answer(case.client, "/sign-in")
+            assert "its certificate is not valid" in said(answer)
+        context, trusted = tls_of(folder, "127.0.0.2")
+        with provider_case.provider(context) as elsewhere:
+            answer = (case := Case(folder, elsewhere, ca_file=trusted.name)).opened.answer(
+                case.client, "/sign-in"
+            )
+            assert "its certificate is not valid" in said(answer)
 
     def test_no_code_token_or_secret_is_told(
         self, folder: Path, provider: provider_case.Provider, caplog: pytest.LogCaptureFixture
