@@ -20,7 +20,7 @@ from secfed.deploy.admission.approvals import ApprovalState
 from secfed.deploy.admission.person import Person
 from tests.deploy.agent_case import BUDGETED, permit
 from tests.secfed.audit.test_languages import catalogue
-from tests.secfed.console.console_case import BASE, DIGEST, Opened
+from tests.secfed.console.console_case import BASE, DIGEST, PORT, Opened
 from tests.secfed.console.provider_case import BRAUN, CLIENT, SECRET, WEISS, Provider
 from tests.secfed.console.sign_in_case import DECIDE, READ, STUDY, Case, led_to, said
 from tests.secfed.run_case import secfed
@@ -74,6 +74,13 @@ class TestTheWay:
         assert not {"prompt", "max_age"} & set(provider.asked[0])
         assert provider.asked[0]["scope"] == "openid profile"
         assert "weiss (OpenID Connect" in said(case.client.get("/"), 200)
+
+    def test_it_leads_back_to_the_name_under_which_the_console_was_opened(self, case: Case) -> None:
+        here = f"http://localhost:{PORT}"
+        headers = {"Host": f"localhost:{PORT}", "Origin": here}
+        answer = case.client.post("/sign-in", data={"csrf": case.opened.guard.csrf}, headers=headers)
+        case.provider.leads_to(led_to(answer.text))
+        assert case.provider.asked[0]["redirect_uri"] == f"{here}/signed-in"
 
     def test_the_person_comes_back_to_a_page_of_the_console_and_nowhere_else(self, case: Case) -> None:
         base = case.opened.guard.base
