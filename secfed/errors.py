@@ -21,6 +21,7 @@ EXTRAS: Final = {
     "imaging": ("pydicom", "nibabel", "monai"),
     "adapters": ("peft",),
     "web": ("starlette", "uvicorn"),
+    "oidc": ("authlib", "joserfc"),
     "track": ("tensorboardX",),
     "mlflow": ("mlflow",),
     "analyse": ("formulaic", "pyarrow", "duckdb"),

@@ -22,6 +22,7 @@ EXTRAS = (
     "he",
     "net",
     "web",
+    "oidc",
     "imaging",
     "flower",
     "pdf",

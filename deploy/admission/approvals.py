@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from secfed.config.schema import Strict, checked
+from secfed.deploy.admission.person import BETWEEN, NOBODY, Person
 from secfed.deploy.policy.absence import HELD_TEXT
 from secfed.errors import ConfigError, PolicyRefused
 from secfed.storage import private_files
@@ -26,6 +27,10 @@ _LEAST_PREFIX: Final = 8  # hexadecimal digits that stand for a digest
 _DIGEST_DIGITS: Final = 64
 _MOST_HELD: Final = 1000  # a server must not fill the disk
 _MOST_PERMITTED: Final = 1000  # the oldest are forgotten: nothing is decided by them
+_SECOND: Final = {
+    False: "have it approved from another account of this machine",
+    True: "have somebody else sign in here and approve it",
+}
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")  # as study.py, which is too heavy to import here
 
 
@@ -45,9 +50,14 @@ class _Entry(Strict):
     near_twins: str = Field(
         default="", pattern=r"^([0-9a-f]{64})?$", description="which near twins a person was shown; or empty"
     )
-    by: str = Field(
-        default="", max_length=200, description="who decided; of a held study, who approved first"
-    )
+    by: str = Field(default="", max_length=1000, description="who decided; of a held study, the first")
+    subjects: tuple[str, ...] = Field(default=(), description="Person.subject of each in by; or empty")
+
+    @model_validator(mode="after")
+    def _check_subjects(self) -> Self:
+        if self.subjects and len(self.subjects) != self.persons:
+            raise ValueError("subjects are not as many as the names in by")
+        return self
 
     def approves(self, near_twins: str) -> bool:
         """Whether a person approved the study, and was shown these near twins."""
@@ -56,7 +66,12 @@ class _Entry(Strict):
     @property
     def persons(self) -> int:
         """How many persons approved it."""
-        return len(self.by.split(", "))
+        return len(self.by.split(BETWEEN))
+
+    @property
+    def first(self) -> Person:
+        """Who approved it, or approved it first."""
+        return Person(self.by.split(BETWEEN)[0], self.subjects[0] if self.subjects else "")
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,7 @@ class Decision:
     state: ApprovalState
     since: datetime
     by: str = ""  # who; of a held study, the first of two who have to approve it; empty if not known
+    subjects: tuple[str, ...] = ()  # of each who signed in: Person.subject; empty if none did
 
 
 class Approvals:
@@ -100,7 +116,7 @@ class Approvals:
         """What persons decided, oldest first: about each digest by itself, and about names."""
         content = self._read()
         found = [
-            Decision(digest, entry.name, entry.state, _time(entry.since_s), entry.by)
+            Decision(digest, entry.name, entry.state, _time(entry.since_s), entry.by, entry.subjects)
             for digest, entry in content.studies.items()
             if entry.state in (ApprovalState.APPROVED, ApprovalState.WITHDRAWN)
         ]
@@ -151,7 +167,7 @@ class Approvals:
         now: datetime,
         shown: Callable[[str], str] = lambda _digest: "",
         *,
-        by: str = "",
+        by: Person = NOBODY,
         persons: Literal[1, 2] = 1,
     ) -> Decision:
         """Approve the study that a person means by its name or digest; also lifts the refusal of a name.
@@ -176,7 +192,7 @@ class Approvals:
             del content.studies[digest]
             return Decision(digest, name, ApprovalState.PERMITTED, now)
 
-    def refuse_what(self, text: str, now: datetime, *, by: str = "") -> Decision:
+    def refuse_what(self, text: str, now: datetime, *, by: Person = NOBODY) -> Decision:
         """Refuse what a person means by a name, a digest or at least 8 digits of one that has asked.
 
         A name is refused whatever the digest, and a name or digest need not have asked yet.
@@ -185,22 +201,22 @@ class Approvals:
             named, others = content.matching(text)
             if not named and not others and _is_hexadecimal(text) and len(text) == _DIGEST_DIGITS:
                 others = [text.lower()]
-                content.set(others[0], "", ApprovalState.WITHDRAWN, now, by=by)
+                content.set(others[0], "", ApprovalState.WITHDRAWN, now, by=(by,))
             if others:
                 digest = content.only(text, named + others)
-                content.set(digest, content.studies[digest].name, ApprovalState.WITHDRAWN, now, by=by)
+                content.set(digest, content.studies[digest].name, ApprovalState.WITHDRAWN, now, by=(by,))
                 return content.decision(digest)
             if not named and text not in content.refused_names:
                 _check_name(text)
             content.refused_names[text] = int(now.timestamp())
-            content.refused_by[text] = by
+            content.refused_by[text] = by.name
             for digest in named:  # from now on, an approval under this name is one that was made after it
                 entry = content.studies[digest]
                 if entry.state is ApprovalState.APPROVED:
                     content.set(digest, text, ApprovalState.PERMITTED, now)
                 elif entry.state is ApprovalState.HELD:  # also that of the first of two
-                    content.studies[digest] = entry.model_copy(update={"by": ""})
-            return Decision("", text, ApprovalState.WITHDRAWN, now, by)
+                    content.studies[digest] = entry.model_copy(update={"by": "", "subjects": ()})
+            return Decision("", text, ApprovalState.WITHDRAWN, now, by.name)
 
     def require(
         self,
@@ -241,7 +257,7 @@ class Approvals:
         with self._changing() as content:
             entry = content.studies[digest]
             if entry.state is ApprovalState.APPROVED and entry.persons == 1:
-                content.set(digest, entry.name, ApprovalState.HELD, now, entry.near_twins, entry.by)
+                content.set(digest, entry.name, ApprovalState.HELD, now, entry.near_twins, (entry.first,))
 
     def _read(self) -> _File:
         if not self._path.exists():
@@ -272,37 +288,58 @@ class _File(Strict):
     def to_json(self) -> dict[str, Any]:
         content = self.model_dump(mode="json")
         for entry in content["studies"].values():
-            if not entry["by"]:  # as earlier versions wrote it
-                del entry["by"]
+            for key in ("by", "subjects"):  # as earlier versions wrote it
+                if not entry[key]:
+                    del entry[key]
         for key in ("refused_names", "refused_by"):
             if not any(content[key].values()):
                 del content[key]
         return content
 
     def set(
-        self, digest: str, name: str, state: ApprovalState, now: datetime, near_twins: str = "", by: str = ""
+        self,
+        digest: str,
+        name: str,
+        state: ApprovalState,
+        now: datetime,
+        near_twins: str = "",
+        by: tuple[Person, ...] = (),
     ) -> None:
-        since_s = int(now.timestamp())
-        self.studies[digest] = _Entry(name=name, state=state, since_s=since_s, near_twins=near_twins, by=by)
+        subjects = tuple(person.subject for person in by)
+        self.studies[digest] = _Entry(
+            name=name,
+            state=state,
+            since_s=int(now.timestamp()),
+            near_twins=near_twins,
+            by=BETWEEN.join(person.name for person in by),
+            subjects=subjects if any(subjects) else (),
+        )
 
-    def approve(self, digest: str, now: datetime, near_twins: str, by: str, persons: int) -> Decision:
-        """One person approves; where two have to, the first is noted, and the second must be another."""
+    def approve(self, digest: str, now: datetime, near_twins: str, by: Person, persons: int) -> Decision:
+        """One person approves; where two have to, the first is noted, and the second must be another.
+
+        Who may be the first under another name (:meth:`Person.is_second_to`) takes the first's place.
+        """
         entry = self.studies[digest]
-        first = entry.by if entry.state is ApprovalState.HELD and entry.near_twins == near_twins else ""
-        state = ApprovalState.APPROVED
-        if entry.state is state and entry.near_twins == near_twins:
-            if entry.persons >= persons:  # a repeat takes nobody's name away
-                return self.decision(digest)
-            first = entry.by
+        is_approved = entry.state is ApprovalState.APPROVED and entry.near_twins == near_twins
+        if is_approved and entry.persons >= persons:  # a repeat takes nobody's name away
+            return self.decision(digest)
+        state: ApprovalState = ApprovalState.APPROVED
+        who: tuple[Person, ...] = (by,)
         if persons == 2:
-            if first == by:
+            holds = entry.state in (state, ApprovalState.HELD) and entry.near_twins == near_twins
+            first = entry.first if holds else NOBODY
+            if by.is_same(first):
+                who_has = f"{by.name or 'the same person'} has approved this study"
                 raise PolicyRefused(
-                    f"{by or 'the same person'} has approved this study; policy.toml wants a second person",
-                    remedy="have it approved from another account of this machine",
+                    f"{who_has}; policy.toml wants a second person", remedy=_SECOND[bool(by.subject)]
                 )
-            state, by = (ApprovalState.APPROVED, f"{first}, {by}") if first else (ApprovalState.HELD, by)
-        self.set(digest, entry.name, state, now, near_twins, by)
-        return Decision(digest, entry.name, state, now, by)
+            if by.is_second_to(first):
+                who = (first, by)
+            else:
+                state = ApprovalState.HELD
+        self.set(digest, entry.name, state, now, near_twins, who)
+        return replace(self.decision(digest), state=state, since=now)
 
     def in_state(self, state: ApprovalState) -> list[str]:
         return [digest for digest, entry in self.studies.items() if entry.state is state]
@@ -319,7 +356,7 @@ class _File(Strict):
         state, since = entry.state, entry.since_s
         if entry.name in self.refused_names and state is not ApprovalState.APPROVED:
             state, since = ApprovalState.WITHDRAWN, self.refused_names[entry.name]
-        return Decision(digest, entry.name, state, _time(since), entry.by)
+        return Decision(digest, entry.name, state, _time(since), entry.by, entry.subjects)
 
     def matching(self, text: str) -> tuple[list[str], list[str]]:
         """Digests of the studies of this name, and other digests that begin so."""

@@ -74,6 +74,7 @@ class SiteDecisions:
                 item.state is ApprovalState.APPROVED,
                 int(item.since.timestamp()),
                 item.by,
+                item.subjects,
             )
             for item in Approvals(self._site.approvals_path).decided()
         ]

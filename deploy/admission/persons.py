@@ -15,6 +15,7 @@ from secfed.deploy.admission import kept_offers, near_twins
 from secfed.deploy.admission.approvals import Approvals, Decision
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.admission.near_twins import NearTwin
+from secfed.deploy.admission.person import Person
 from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.policy.policy import Policy
@@ -46,7 +47,7 @@ def account() -> str:
 def approve(
     site: SiteFolder,
     study: str,
-    by: str,
+    by: Person,
     *,
     despite_twins: bool,
     show: Callable[[str, Sequence[NearTwin]], None] = lambda _digest, _twins: None,
@@ -83,7 +84,7 @@ def approve(
     return approvals.approve_what(study, messages.utc_now(), shown, by=by, persons=persons)
 
 
-def refuse(site: SiteFolder, study: str, by: str) -> Decision:
+def refuse(site: SiteFolder, study: str, by: Person) -> Decision:
     """Refuse a study by its name or digest; a single person is enough."""
     return Approvals(site.approvals_path).refuse_what(study, messages.utc_now(), by=by)
 

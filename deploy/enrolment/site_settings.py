@@ -10,6 +10,7 @@ from pydantic import Field
 
 from secfed.config.schema import Strict
 from secfed.config.toml_file import read_sections
+from secfed.deploy.enrolment.sign_in_settings import OidcSection
 from secfed.deploy.notification.settings import EmailSection, SiteNotifications, WebhookSection
 from secfed.deploy.pki.names import SITE_PATTERN, check_site_name
 from secfed.errors import ConfigError
@@ -83,6 +84,7 @@ class SiteSettings(Strict):
     notifications: SiteNotifications = SiteNotifications()
     webhook: WebhookSection = WebhookSection()
     email: EmailSection = EmailSection()
+    oidc: OidcSection = OidcSection()
 
 
 def load_settings(path: Path) -> SiteSettings:

@@ -37,7 +37,7 @@ TIMEOUT_S: Final = 10.0  # for each answer of a server
 _REMEDY: Final = "check address, secrets and firewall, then: secfed agent notify --test"
 
 # What comes of networks, TLS and SMTP (an OSError, each), and of answers that are none.
-_FAILURES: Final = (OSError, HTTPException, ValueError, EOFError)
+FAILURES: Final = (OSError, HTTPException, ValueError, EOFError)
 
 
 class DeliveryFailed(LinkError):
@@ -59,11 +59,12 @@ class Channel(Protocol):
         """Deliver a message; what the server said, in a word. ``DeliveryFailed`` if it did not take it."""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is a failure: the token and the message are for the configured server."""
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is a failure: what is sent is for the configured server."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
-        return None
+        """Nowhere: urllib raises the answer as an error."""
+        return
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Webhook:
         here = is_loopback(urlsplit(self.url).hostname or "")
         proxies = urllib.request.ProxyHandler({} if here else None)  # else those of the environment
         https = urllib.request.HTTPSHandler(context=self.context)
-        opener = urllib.request.build_opener(proxies, https, _NoRedirect())
+        opener = urllib.request.build_opener(proxies, https, NoRedirect())
         try:
             with opener.open(request, timeout=TIMEOUT_S) as reply:
                 return f"HTTP {reply.status}"
@@ -98,8 +99,8 @@ class Webhook:
             error.close()
             more = "; redirects are not followed" if 300 <= error.code < 400 else ""
             raise DeliveryFailed(f"{self.where}: HTTP {error.code}{more}", remedy=_REMEDY) from None
-        except _FAILURES as error:
-            raise DeliveryFailed(f"{self.where}: {_why(error)}", remedy=_REMEDY) from None
+        except FAILURES as error:
+            raise DeliveryFailed(f"{self.where}: {why_it_failed(error)}", remedy=_REMEDY) from None
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ class Email:
                 if settings.user is not None:
                     server.login(settings.user, self.password or "")
                 refused = server.send_message(mail)
-        except _FAILURES as error:
-            raise DeliveryFailed(f"{self.where}: {_why(error)}", remedy=_REMEDY) from None
+        except FAILURES as error:
+            raise DeliveryFailed(f"{self.where}: {why_it_failed(error)}", remedy=_REMEDY) from None
         taken = f"taken for {len(settings.to) - len(refused)} of {len(settings.to)}"
         codes = sorted({code for code, _ in refused.values()})
         return taken + (f"; SMTP {', '.join(map(str, codes))} for the others" if codes else "")
@@ -174,7 +175,7 @@ def _context(folder: Path, ca_file: str | None, section: str) -> ssl.SSLContext:
     return tls_context(None if ca_file is None else folder / ca_file, f"{section}.ca_file")
 
 
-def _why(error: Exception) -> str:
+def why_it_failed(error: Exception) -> str:
     """A failure in a few words, none of them the server's."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         codes = sorted({code for code, _ in error.recipients.values()})

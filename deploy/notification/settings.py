@@ -65,7 +65,7 @@ class WebhookSection(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.url is not None:
-            _check_url(self.url)
+            check_url(self.url, "webhook.url", "a bearer token is webhook_token of notifications.secrets")
         return self
 
 
@@ -155,22 +155,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _check_url(url: str) -> None:
-    """Refuse an address that would send in the clear, or that holds a password; it is not quoted."""
+def check_url(url: str, key: str, instead: str) -> None:
+    """Refuse an address that would send in the clear, or that holds a password; it is not quoted.
+
+    ``instead`` says what stands for a user name and password in the address of this ``key``.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
         host, port = "", None
     if not host or port == 0 or not re.fullmatch(r"[\x21-\x7e]+", url):
-        raise ConfigError("webhook.url: is not an address", remedy='write "https://host/path"')
+        raise ConfigError(f"{key}: is not an address", remedy='write "https://host/path"')
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise ConfigError(
-            "webhook.url: begins with neither https:// nor http://localhost",
+            f"{key}: begins with neither https:// nor http://localhost",
             remedy="use https; what is told is for your people alone",
         )
     if "@" in parts.netloc or parts.fragment:
-        raise ConfigError(
-            "webhook.url: holds a user name or a fragment",
-            remedy="remove it; a bearer token is webhook_token of notifications.secrets",
-        )
+        raise ConfigError(f"{key}: holds a user name or a fragment", remedy=f"remove it; {instead}")

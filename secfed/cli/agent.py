@@ -20,6 +20,7 @@ from secfed.cli.systems import linux_only
 from secfed.crypto.identity import grouped
 from secfed.deploy.admission import kept_offers, near_twins, persons
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.person import Person
 from secfed.deploy.agent import control
 from secfed.deploy.agent.budgets import ledger_standings
 from secfed.deploy.agent.control import make_state_folder, only_agent
@@ -159,7 +160,7 @@ def approve(
         if twins:
             typer.echo(near_twins.WARNING)
 
-    item = persons.approve(site, study, persons.account(), despite_twins=near_twin, show=show)
+    item = persons.approve(site, study, Person(persons.account()), despite_twins=near_twin, show=show)
     if item.state is ApprovalState.APPROVED:
         typer.echo(f"Approved {item.name}  {grouped(item.digest)}")
         _record(site, persons.APPROVED_LATER)
@@ -183,7 +184,7 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     """
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    item = persons.refuse(site, study, persons.account())
+    item = persons.refuse(site, study, Person(persons.account()))
     if item.digest:
         typer.echo(f"Refused {item.name or 'a study that has not asked yet'}  {item.digest}")
         if item.name:

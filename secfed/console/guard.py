@@ -7,6 +7,8 @@
 3. A form changes something only with the cookie, a token that the page itself holds (CSRF), and an Origin
    header that names this console.
 4. No page loads anything from elsewhere, runs a script, or is shown inside another page.
+5. Where people sign in, the identity provider leads them back to a path that it must know beforehand. Who
+   comes there with the right state is led on, and signed in only with the cookie (sign_in.py).
 
 Security: whoever reads this account's memory, files or terminal is not kept out; they could use the command
 line as well.
@@ -17,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -26,6 +28,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ENTER: Final = "/enter"
+SIGNED_IN: Final = "/signed-in"  # where an identity provider leads to: registered there
+FINISH: Final = "/sign-in/finish"  # below the path that nobody else knows
 _MOST_BYTES: Final = 1 << 16  # of a form
 _MOST_FIELDS: Final = 50
 _SAFE: Final = ("GET", "HEAD")
@@ -47,10 +51,13 @@ _NO_ENTRY: Final = (
 
 # Not a redirect: where the address was clicked on a page of another site, a redirect counts as coming from
 # there, and is asked for without the cookie.
-_ENTERED: Final = (
+_ONWARDS: Final = (
     '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>secfed console</title>'
-    '<meta http-equiv="refresh" content="0; url={base}/"></head>'
-    '<body><p><a href="{base}/">Open the console</a></p></body></html>'
+    '<meta http-equiv="refresh" content="0; url={address}"></head>'
+    '<body><p><a href="{address}">Open the console</a></p></body></html>'
+)
+_NOT_BEGUN: Final = (
+    "This sign-in was not begun in this console, or is over. Open the console, and sign in again."
 )
 
 
@@ -60,13 +67,15 @@ class Guard:
     Args:
         app: the pages; a form is in ``scope["state"]["form"]``, the token for forms in ``["csrf"]``.
         port: that the console listens on.
+        landed: takes the query with which an identity provider leads back; gives a ticket for the page
+            ``FINISH``, or None.
 
     Attributes:
         base: the path that all pages are below; pages find it in ``scope["root_path"]``.
     """
 
-    def __init__(self, app: ASGIApp, port: int) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, port: int, landed: Callable[[str], str | None] | None = None) -> None:
+        self._app, self._landed = app, landed
         self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
         self._cookie = f"secfed_console_{port}"  # two consoles in one browser
         self._session = secrets.token_urlsafe(32)
@@ -105,6 +114,11 @@ class Guard:
             return _text("The console does not know this method.", 405)
         if scope["path"] == ENTER:
             return self._enter(scope)
+        if scope["path"] == SIGNED_IN and self._landed is not None:
+            ticket = self._landed(scope["query_string"].decode("latin-1")) if method == "GET" else None
+            if ticket is None:
+                return _text(_NOT_BEGUN, 403)
+            return HTMLResponse(_ONWARDS.format(address=f"{self.base}{FINISH}?ticket={ticket}"))
         if not self._is_below_base(scope["path"]):
             return _text(_NO_ENTRY, 403)
         scope["root_path"] = self.base
@@ -132,7 +146,7 @@ class Guard:
         if not secrets.compare_digest(given.encode(), self.token.encode()):
             return _text(_NO_ENTRY, 403)
         self.token = None
-        response = HTMLResponse(_ENTERED.format(base=self.base))
+        response = HTMLResponse(_ONWARDS.format(address=f"{self.base}/"))
         response.set_cookie(
             self._cookie, self._session, httponly=True, samesite="strict", path=f"{self.base}/"
         )

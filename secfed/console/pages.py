@@ -23,11 +23,14 @@ from secfed.audit.privacy.record_sections import in_line, in_words, place
 from secfed.audit.render.chromium import browser, print_to_pdf
 from secfed.config.protections import CLOSED
 from secfed.console.centre import Centre
+from secfed.console.guard import FINISH, SIGNED_IN
 from secfed.console.hospital import Hospital
 from secfed.console.language import Speaking
 from secfed.console.records import Departure, Records
+from secfed.console.sign_in import SignIn
 from secfed.deploy.admission import near_twins, persons
-from secfed.errors import SecfedError
+from secfed.deploy.admission.person import Person
+from secfed.errors import PolicyRefused, SecfedError
 from secfed.site import lost_memory
 
 _REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
@@ -35,10 +38,13 @@ _DONE: Final = {
     "approved": "Approved, and written into the signed decision log.",
     "approved-later": "Approved. The agent writes it into the decision log before the study works.",
     "first": "Noted. The study runs once a second person approves it from another account.",
+    "first-signed-in": "Noted. The study runs once a second person signs in here and approves it.",
     "refused": "Refused, and written into the signed decision log.",
     "refused-later": "Refused. The agent writes it into the decision log.",
 }
 _LIVE_S: Final = 10
+_THEN: Final = re.compile(r"/|/studies(/[0-9a-f]{64})?|/(budgets|left|decisions|setup|records)")
+_SIGN_IN: Final = "sign in on a page of the console, and decide again"
 _ADDRESS: Final = re.compile(r'\b(?:href|action|src)="(?=/)')  # of the console's own pages
 _READERS: Final = {
     "masked": "The aggregator reads sums over the hospitals, and nothing of a single one.",
@@ -57,11 +63,17 @@ class Console:
     centre: Centre | None
     records: Records | None
     account: str
+    sign_in: SignIn | None = None  # where persons sign in before they decide
 
     @property
     def name(self) -> str:
         """Whose console it is."""
         return self.hospital.name if self.hospital else self.centre.name if self.centre else say("Records")
+
+    @property
+    def person(self) -> Person | None:
+        """Who decides: the account of this machine, or who signed in; None where nobody has."""
+        return Person(self.account) if self.sign_in is None else self.sign_in.person
 
     @property
     def links(self) -> list[tuple[str, str]]:
@@ -92,6 +104,9 @@ def make_app(console: Console) -> Starlette:
             Route("/left", pages.left),
             Route("/decisions", pages.decisions),
             Route("/setup", pages.setup),
+            Route("/sign-in", pages.sign_in, methods=["POST"]),
+            Route(FINISH, pages.finish_sign_in),
+            Route("/sign-out", pages.sign_out, methods=["POST"]),
         ]
     elif console.centre:
         routes += [
@@ -121,6 +136,7 @@ class _Pages:
             live_s=_LIVE_S if live else None,
             done=say(_DONE.get(request.query_params.get("done", ""), "")),
             can_live=values.pop("can_live", False),
+            person=self._console.person,
             **values,
         )
         # Here, once: a template that forgot it would lead nowhere. A quotation mark is never a study's own.
@@ -175,18 +191,25 @@ class _Pages:
         )
 
     def decide(self, request: Request) -> Response:
-        """Approve or refuse, as the command line does, in the name of this account."""
+        """Approve or refuse, as the command line does, in the name of this account or of who signed in."""
         site, form, digest = self._hospital.site, request.state.form, request.path_params["digest"]
         if self._hospital.study(digest) is None:
             raise HTTPException(404)
-        by = self._console.account
+        by = self._console.person
+        if by is None:
+            raise PolicyRefused("nobody is signed in, or not any more; nothing was changed", remedy=_SIGN_IN)
+        if form.get("as", by.name) != by.name:
+            raise PolicyRefused(
+                "somebody else has signed in since this page was loaded; nothing was changed",
+                remedy="load it again",
+            )
         if form.get("decision") == "approve":
             shown = near_twins.fingerprint(near_twins.noted(site.state, digest))
             # A twin that was noted after the page was shown was not read by anybody.
             despite = form.get("twins") == "yes" and form.get("shown") == shown
             item = persons.approve(site, digest, by, despite_twins=despite)
             if item.state == "held":
-                done = "first"
+                done = "first-signed-in" if by.subject else "first"
             else:
                 done = "approved" if persons.record(site, persons.APPROVED_LATER) else "approved-later"
         elif form.get("decision") == "refuse":
@@ -221,6 +244,32 @@ class _Pages:
         """Keys, certificates, roster and policy."""
         text, problem = self._hospital.policy()
         return self._show(request, "setup", checks=self._hospital.checks(), text=text, problem=problem)
+
+    # --- who signs in ------------------------------------------------------------------------------------
+
+    @property
+    def _sign_in(self) -> SignIn:
+        if self._console.sign_in is None:
+            raise HTTPException(404)
+        return self._console.sign_in
+
+    def sign_in(self, request: Request) -> Response:
+        """On the way to the identity provider, and back to the page that this form was on."""
+        then = request.state.form.get("then", "")
+        here = f"http://{request.headers['host']}{SIGNED_IN}"
+        address = self._sign_in.begin(here, then if _THEN.fullmatch(then) else "/")
+        # Not a redirect: `form-action 'self'` holds for those of a form, too.
+        return self._show(request, "leaving", address=address)
+
+    def finish_sign_in(self, request: Request) -> Response:
+        """Back from the identity provider."""
+        then = self._sign_in.finish(request.query_params.get("ticket", ""))
+        return RedirectResponse(f"{_base(request)}{then}", status_code=303)
+
+    def sign_out(self, request: Request) -> Response:
+        """Nobody is signed in here; at the identity provider, they may still be."""
+        self._sign_in.end()
+        return RedirectResponse(f"{_base(request)}/", status_code=303)
 
     # --- study centre ------------------------------------------------------------------------------------
 

@@ -15,7 +15,9 @@ from secfed.console.guard import ENTER, Guard
 from secfed.console.hospital import Hospital
 from secfed.console.pages import Console, make_app
 from secfed.console.records import Records
+from secfed.console.sign_in import SignIn
 from secfed.deploy.admission.persons import account
+from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import ConfigError
 from secfed.records.roster_file import AGGREGATOR
 
@@ -38,7 +40,7 @@ def opened(folders: Sequence[Path]) -> Console:
         raise ConfigError(message, remedy="name this folder alone")
     if sites:
         hospital = Hospital(sites[0])
-        return Console(hospital, None, hospital.records, account())
+        return Console(hospital, None, hospital.records, account(), _sign_in(hospital.site))
     centres = [folder for folder in folders if (folder / _CONSORTIUM_FILE).is_file()]
     if len(centres) > 1:
         raise ConfigError("several consortia are named", remedy="name one, and the folders of its runs")
@@ -50,6 +52,16 @@ def opened(folders: Sequence[Path]) -> Console:
     pinned = [centre.consortium.roster_path] if centre.consortium else []
     records = Records(runs, pinned, owner=AGGREGATOR)  # hospitals' own records are not for here
     return Console(None, centre, records if runs else None, account())
+
+
+def _sign_in(site: SiteFolder) -> SignIn | None:
+    """How people sign in, where ``[oidc]`` of ``site.toml`` says so."""
+    settings = site.settings.oidc
+    if settings.issuer is None:
+        return None
+    from secfed.console.provider import Provider  # needs the extra `oidc`
+
+    return SignIn(Provider(settings, site.folder), settings.max_age_s)
 
 
 def serve(console: Console, port: int, ready: Callable[[str], None]) -> None:
@@ -66,7 +78,7 @@ def serve(console: Console, port: int, ready: Callable[[str], None]) -> None:
                 f"--port {port}: {os.strerror(error.errno or 0)}", remedy="choose another, or leave it out"
             ) from None
         number = listening.getsockname()[1]
-        guard = Guard(make_app(console), number)
+        guard = Guard(make_app(console), number, console.sign_in.landed if console.sign_in else None)
         if console.records is not None:
             console.records.report()  # before anybody waits for it
         listening.listen(64)

@@ -60,7 +60,8 @@ class ByPerson:
     name: str  # of the study; empty for a digest that was refused before it asked
     approved: bool  # or else refused
     decided_s: int  # when; seconds since 1970
-    by: str = ""  # who, by the account on the hospital's machine; empty if not known
+    by: str = ""  # who: the account on the hospital's machine, or who signed in there; empty if not known
+    subjects: tuple[str, ...] = ()  # of each who signed in: as the identity provider knows them
 
     @property
     def about(self) -> str:
@@ -129,6 +130,8 @@ class DecisionState:
                 body = {"digest": one.digest, "name": one.name, "decided_s": one.decided_s}
                 if one.by:
                     body["by"] = one.by
+                if one.subjects:
+                    body["subjects"] = list(one.subjects)
                 made.append((kind, body))
         return made
 

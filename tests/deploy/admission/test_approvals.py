@@ -12,6 +12,7 @@ import pytest
 from secfed.config.sections import StudySection
 from secfed.deploy.admission import approvals as module
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.person import Person
 from secfed.errors import ConfigError, PolicyRefused
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -232,7 +233,7 @@ class TestFourEyes:
         return made
 
     def approve(self, store: Approvals, by: str, persons: Literal[1, 2] = 2) -> tuple[str, str]:
-        decision = store.approve_what("heart", NOW, by=by, persons=persons)
+        decision = store.approve_what("heart", NOW, by=Person(by), persons=persons)
         return str(decision.state), decision.by
 
     def is_let_in(self, store: Approvals) -> bool:
@@ -266,6 +267,86 @@ class TestFourEyes:
 
     def test_a_refusal_ends_the_first_approval(self, store: Approvals) -> None:
         self.approve(store, "dr.a")
-        store.refuse_what("heart", NOW, by="dr.b")
+        store.refuse_what("heart", NOW, by=Person("dr.b"))
         assert self.approve(store, "dr.c") == ("held", "dr.c")
         assert not self.is_let_in(store)
+
+
+ISSUER = "https://login.uk.example/realms/uk"
+WEISS = Person.signed_in("weiss@uk.example", ISSUER, "5f0c")
+BRAUN = Person.signed_in("braun@uk.example", ISSUER, "81aa")
+
+
+class TestSignedIn:
+    """Two persons by what an identity provider calls them, beside accounts of the machine."""
+
+    DIGEST = b"\x07" * 32
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Approvals:
+        made = Approvals(tmp_path / "approvals.json")
+        made.hold("heart", self.DIGEST, NOW)
+        return made
+
+    def approve(self, store: Approvals, by: Person) -> ApprovalState:
+        return store.approve_what("heart", NOW, by=by, persons=2).state
+
+    def test_two_who_signed_in_are_two_and_both_are_kept(self, store: Approvals) -> None:
+        assert self.approve(store, WEISS) is ApprovalState.HELD
+        assert self.approve(store, BRAUN) is ApprovalState.APPROVED
+        (decision,) = store.decided()
+        assert decision.by == f"{WEISS.name}, {BRAUN.name}"
+        assert decision.subjects == (f"{ISSUER} 5f0c", f"{ISSUER} 81aa")
+        store.require("heart", self.DIGEST, NOW, manual=True, persons=2)
+
+    def test_one_person_under_two_names_is_one_and_two_of_one_name_are_two(self, store: Approvals) -> None:
+        self.approve(store, WEISS)
+        with pytest.raises(PolicyRefused, match="has approved") as caught:
+            self.approve(store, Person.signed_in("neu@uk.example", ISSUER, "5f0c"))
+        assert "sign in" in caught.value.remedy
+        assert self.approve(store, Person.signed_in("weiss@uk.example", ISSUER, "81aa")) == "approved"
+
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            (Person("weiss"), WEISS),
+            (WEISS, Person("weiss")),
+            (WEISS, Person(WEISS.name)),
+            (WEISS, Person.signed_in("weiss@uk.example", "https://other.example", "5f0c")),
+        ],
+    )
+    def test_who_may_be_one_person_takes_the_place_of_the_first(
+        self, store: Approvals, first: Person, second: Person
+    ) -> None:
+        self.approve(store, first)
+        for by in (second, first):
+            assert self.approve(store, by) is ApprovalState.HELD
+            assert store.find("heart").by == by.name
+
+    def test_one_from_before_is_the_first_of_two(self, store: Approvals) -> None:
+        store.approve_what("heart", NOW, by=WEISS)
+        with pytest.raises(PolicyRefused, match="waits for the approval"):
+            store.require("heart", self.DIGEST, NOW, manual=True, persons=2)
+        with pytest.raises(PolicyRefused, match="has approved"):
+            self.approve(store, WEISS)
+        assert self.approve(store, BRAUN) is ApprovalState.APPROVED
+
+    def test_a_refusal_says_who_too_and_a_refused_name_forgets_the_first(self, store: Approvals) -> None:
+        self.approve(store, WEISS)
+        store.refuse_what("heart", NOW, by=Person("dr.b"))
+        assert self.approve(store, BRAUN) is ApprovalState.HELD
+        refused = store.refuse_what(self.DIGEST.hex(), NOW, by=BRAUN)
+        assert (refused.by, refused.subjects) == (BRAUN.name, (BRAUN.subject,))
+
+    def test_a_file_without_anybody_who_signed_in_is_as_it_was(
+        self, store: Approvals, tmp_path: Path
+    ) -> None:
+        self.approve(store, Person("dr.a"))
+        assert "subjects" not in (tmp_path / "approvals.json").read_text()
+
+    def test_a_file_whose_subjects_do_not_fit_is_refused(self, store: Approvals, tmp_path: Path) -> None:
+        self.approve(store, WEISS)
+        path = tmp_path / "approvals.json"
+        path.write_text(path.read_text().replace(f'"{WEISS.subject}"', '"a", "b"'))
+        with pytest.raises(ConfigError, match="subjects"):
+            store.decided()

@@ -18,6 +18,7 @@ from secfed.cli.app import app
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.backup import Restored, back_up, restore
 from secfed.deploy.admission.memory import belong_together, notice_loss
+from secfed.deploy.admission.person import Person
 from secfed.deploy.agent.control import make_state_folder, only_agent
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -331,7 +332,7 @@ def test_copies_of_ledgers_are_in_the_next_backup(site: SiteFolder) -> None:
 def test_of_two_persons_both_approve_again(site: SiteFolder, state_only: bool) -> None:
     approvals = Approvals(site.approvals_path)
     approvals.hold("heart", bytes(32), utc_now())
-    approvals.approve_what("heart", utc_now(), by="ada", persons=2)
+    approvals.approve_what("heart", utc_now(), by=Person("ada"), persons=2)
     out = written(site)
     if state_only:
         lost_and_restored(site, out)
@@ -339,7 +340,7 @@ def test_of_two_persons_both_approve_again(site: SiteFolder, state_only: bool) -
         shutil.rmtree(site.folder)
         restore(out, site.folder, utc_now())
     approvals.hold("heart", bytes(32), utc_now())
-    decided = approvals.approve_what("heart", utc_now(), by="grace", persons=2)
+    decided = approvals.approve_what("heart", utc_now(), by=Person("grace"), persons=2)
     assert decided.state is ApprovalState.HELD
 
 

@@ -18,6 +18,7 @@ from secfed.crypto.messages import Specification, Upload
 from secfed.deploy.admission.admission import admit, still_permitted
 from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.admission.decision_recorder import SiteDecisions
+from secfed.deploy.admission.person import Person
 from secfed.deploy.agent.control import pause, resume
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.agent.study_handler import StudyHandler
@@ -123,7 +124,7 @@ def _message(kind: int) -> LinkRequest:
 
 
 def _refuse(study: Open) -> None:
-    Approvals(study.folder.approvals_path).refuse_what("tiny", utc_now(), by="a person")
+    Approvals(study.folder.approvals_path).refuse_what("tiny", utc_now(), by=Person("a person"))
 
 
 def _shrink_roster(study: Open) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from starlette.testclient import TestClient
 
 from secfed.console.guard import Guard
 from secfed.console.hospital import Hospital
 from secfed.console.pages import Console, make_app
+from secfed.console.sign_in import SignIn
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Result, Specification
@@ -134,8 +136,11 @@ class Opened:
         return f"{base}{self.guard.base}/"
 
     def post(self, client: TestClient, address: str, origin: str | None = BASE, **form: str) -> int:
+        return int(self.answer(client, address, origin, **form).status_code)
+
+    def answer(self, client: TestClient, address: str, origin: str | None = BASE, **form: str) -> Any:
         headers = {} if origin is None else {"Origin": origin}
-        return client.post(address, data={"csrf": self.guard.csrf, **form}, headers=headers).status_code
+        return client.post(address, data={"csrf": self.guard.csrf, **form}, headers=headers)
 
 
 def write_hospital(folder: Path) -> None:
@@ -147,10 +152,10 @@ def write_hospital(folder: Path) -> None:
     record_now(site)
 
 
-def hospital_console(folder: Path, account: str = "dr.weiss") -> Opened:
+def hospital_console(folder: Path, account: str = "dr.weiss", sign_in: SignIn | None = None) -> Opened:
     """The console of the hospital that :func:`write_hospital` wrote."""
     hospital = Hospital(folder / NAMES[0])
-    console = Console(hospital, None, hospital.records, account)
-    guard = Guard(make_app(console), PORT)
+    console = Console(hospital, None, hospital.records, account, sign_in)
+    guard = Guard(make_app(console), PORT, sign_in.landed if sign_in else None)
     centre = Consortium(folder / "centre")
     return Opened(hospital.site, hospital.site.roster(), console, guard, centre, folder / "run")

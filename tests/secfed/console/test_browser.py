@@ -131,7 +131,9 @@ def entered(tab: Browser, address: str) -> str:
     """Enter; the address that all pages are below."""
     tab.open(address)
     until = time.monotonic() + 60
-    while "/enter" in (place := str(tab.run("location.href"))):
+    while (
+        "/enter" in (place := str(tab.run("location.href"))) or tab.run("document.readyState") != "complete"
+    ):
         assert time.monotonic() < until
         time.sleep(0.01)
     return place.rstrip("/")

@@ -21,6 +21,7 @@ from secfed.console.serve import opened as opened_folders
 from secfed.deploy.admission import near_twins, persons, waiting
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.near_twins import NearTwin
+from secfed.deploy.admission.person import Person
 from secfed.errors import ConfigError, PolicyRefused
 from secfed.site.lost_memory import note_loss
 from secfed.study.study import Study
@@ -103,7 +104,7 @@ def test_two_persons_approve_where_the_policy_wants_them(opened: Opened) -> None
     assert store.state(WAITING.digest()) is ApprovalState.HELD
     with pytest.raises(PolicyRefused, match="waits for the approval"):
         store.require("tiny", WAITING.digest(), opened.site.pinned().since, manual=True)  # type: ignore[union-attr]
-    persons.approve(opened.site, DIGEST, "it.braun", despite_twins=False)
+    persons.approve(opened.site, DIGEST, Person("it.braun"), despite_twins=False)
     persons.record(opened.site, "")
     assert store.state(WAITING.digest()) is ApprovalState.APPROVED
     assert log(opened)[-1]["by"] == "dr.weiss, it.braun"
@@ -112,11 +113,11 @@ def test_two_persons_approve_where_the_policy_wants_them(opened: Opened) -> None
 def test_an_approval_from_before_a_near_twin_does_not_count_as_the_first_of_two(opened: Opened) -> None:
     permit(opened.site, "manual", "four_eyes = true\n" + BUDGETED)
     store = Approvals(opened.site.approvals_path)
-    persons.approve(opened.site, DIGEST, "dr.weiss", despite_twins=False)
+    persons.approve(opened.site, DIGEST, Person("dr.weiss"), despite_twins=False)
     near_twins.note(opened.site.state, DIGEST, (NearTwin(f"earlier-{'1' * 64}", "earlier: same data set"),))
-    persons.approve(opened.site, DIGEST, "it.braun", despite_twins=True)
+    persons.approve(opened.site, DIGEST, Person("it.braun"), despite_twins=True)
     assert store.state(WAITING.digest()) is ApprovalState.HELD
-    persons.approve(opened.site, DIGEST, "dr.weiss", despite_twins=True)
+    persons.approve(opened.site, DIGEST, Person("dr.weiss"), despite_twins=True)
     assert store.state(WAITING.digest()) is ApprovalState.APPROVED
 
 
@@ -131,7 +132,7 @@ def test_what_is_not_kept_to_be_read_cannot_be_approved(opened: Opened) -> None:
 def test_two_persons_and_an_automatic_policy_do_not_go_together(opened: Opened) -> None:
     permit(opened.site, "automatic", "four_eyes = true\n" + BUDGETED)
     with pytest.raises(ConfigError, match="four_eyes"):
-        persons.approve(opened.site, DIGEST, "a", despite_twins=False)
+        persons.approve(opened.site, DIGEST, Person("a"), despite_twins=False)
 
 
 def test_near_twins_are_shown_and_approved_only_by_who_saw_them(opened: Opened) -> None:
@@ -239,7 +240,7 @@ def test_a_hospital_without_a_past_has_all_pages(tmp_path: Path) -> None:
 
 def test_an_admitted_study_is_no_longer_kept_as_waiting(opened: Opened) -> None:
     assert waiting.noted(opened.site.state, DIGEST) is not None
-    persons.approve(opened.site, DIGEST, "a", despite_twins=False)
+    persons.approve(opened.site, DIGEST, Person("a"), despite_twins=False)
     with pytest.raises(AssertionError, match="let in"):
         ask(opened.site, opened.roster)
     assert waiting.noted(opened.site.state, DIGEST) is None

@@ -1,0 +1,89 @@
+"""A console whose people sign in, and the way of a browser through it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from secfed.console.provider import Provider
+from secfed.console.sign_in import SignIn
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.enrolment.sign_in_settings import OidcSection
+from tests.secfed.console import provider_case
+from tests.secfed.console.console_case import BASE, DIGEST, WAITING, Opened, hospital_console
+from tests.secfed.console.provider_case import CLIENT, WEISS
+
+STUDY = f"/studies/{DIGEST}"
+DECIDE = f"{STUDY}/decide"
+READ = ("/", "/studies", STUDY, "/budgets", "/left", "/decisions", "/setup", "/records")
+
+
+class Clock:
+    """Seconds since 1970, as a test wants them."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+class Case:
+    """A console whose people sign in at a provider."""
+
+    def __init__(self, folder: Path, provider: provider_case.Provider, **settings: Any) -> None:
+        self.provider, self.clock = provider, Clock()
+        section = OidcSection(issuer=provider.issuer, client_id=CLIENT, **settings)
+        self.sign_in = SignIn(Provider(section, folder), section.max_age_s, self.clock)
+        self.opened: Opened = hospital_console(folder, sign_in=self.sign_in)
+        self.client: TestClient = self.opened.entered()
+
+    def leave(self, then: str = STUDY) -> str:
+        """Press "Sign in"; where the browser goes."""
+        answer = self.opened.answer(self.client, "/sign-in", then=then)
+        assert answer.status_code == 200, answer.text
+        return led_to(answer.text)
+
+    def back(self, address: str) -> Any:
+        """The browser comes back, without the cookie."""
+        return self.opened.client().get(address)
+
+    def finish(self, back: Any) -> Any:
+        """The page leads on, now with the cookie."""
+        assert back.status_code == 200
+        return self.client.get(BASE + led_to(back.text))
+
+    def enter(self, who: dict[str, Any] = WEISS) -> Any:
+        """The whole way."""
+        self.provider.who = dict(who)
+        return self.finish(self.back(self.provider.leads_to(self.leave())))
+
+    def decide(self, decision: str = "approve", **form: str) -> int:
+        return self.opened.post(self.client, DECIDE, decision=decision, **form)
+
+    @property
+    def state(self) -> ApprovalState | None:
+        return Approvals(self.opened.site.approvals_path).state(WAITING.digest())
+
+    @property
+    def newest(self) -> dict[str, Any]:
+        lines = (self.opened.site.state / "decisions.jsonl").read_text().splitlines()
+        entry = json.loads(lines[-1])
+        return {"kind": entry["kind"], **entry["body"]}
+
+
+def led_to(page: str) -> str:
+    """Where a page leads by itself."""
+    (address,) = re.findall('http-equiv="refresh" content="0; url=(.*?)"', page)
+    return unescape(address)
+
+
+def said(answer: Any, status: int = 409) -> str:
+    assert answer.status_code == status, answer.text
+    return " ".join(unescape(re.sub("<[^>]+>", " ", answer.text)).split())
