@@ -122,7 +122,9 @@ class Refusal(Enum):
     def refuse(self, detail: str = "") -> SecfedError:
         """The error to raise; ``detail`` names a site or a field, never a secret."""
         suffix = f" ({detail})" if detail else ""
+        ranged = self is Refusal.BROADCAST_RANGE
+        own = "lower the step size, or raise protection.broadcast_bound; " if ranged else ""
         return self.error(
             f"refusal {self.number}: {self.text}{suffix}.",
-            remedy=f"the attempt is over at this site; SECURITY.md explains refusal {self.number}",
+            remedy=f"{own}the attempt is over at this site; SECURITY.md explains refusal {self.number}",
         )

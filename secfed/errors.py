@@ -7,6 +7,8 @@ or key material.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Final
 
 # What each extra of pyproject.toml installs, by the names under which it is imported.
@@ -29,8 +31,14 @@ EXTRAS: Final = {
 
 
 def installing(extra: str) -> str:
-    """The remedy where a package of this extra is missing."""
-    return f"in secfed's folder: pip install --constraint constraints.txt '.[{extra}]'"
+    """The remedy where a package of this extra is missing: for the environment that runs this.
+
+    A checkout stays editable: otherwise a copy would take its place, and changes to it would do nothing.
+    """
+    folder, environment = Path(__file__).resolve().parents[1], Path(sys.prefix)
+    pip = environment.relative_to(folder) / "bin/pip" if environment.is_relative_to(folder) else "pip"
+    editable = "--editable " if (folder / "constraints.txt").exists() else ""
+    return f"in secfed's folder: {pip} install --constraint constraints.txt {editable}'.[{extra}]'"
 
 
 class SecfedError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,3 +29,9 @@ def files_of(home: str) -> Iterator[Path]:
 def in_wheel(path: Path) -> str:
     """Where a file of the tree lies inside the wheel: the rooms move into ``secfed/``."""
     return path.as_posix() if path.parts[0] == "secfed" else f"secfed/{path.as_posix()}"
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as common Markdown renderers make it."""
+    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return kept.replace(" ", "-")

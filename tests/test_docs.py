@@ -28,6 +28,7 @@ from secfed.crypto.masked import graph_messages
 from secfed.crypto.messages import Envelope, MaskSecretShare, Message, SelfMaskShare
 from secfed.crypto.refusals import Refusal
 from secfed.wire.layout import Field, Layout
+from tests.layout import slug
 
 ROOT: Final = Path(__file__).parents[1]
 SECURITY: Final = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -368,3 +369,15 @@ def test_encryption_parameters_frames_and_words_are_as_documented() -> None:
         for c in range(columns)
     )
     assert pack_words(np.array(words, np.uint64), bits) == packed
+
+
+# Limits
+
+
+def test_the_first_page_of_security_md_names_every_limit() -> None:
+    first = SECURITY[SECURITY.index("## What is not promised\n") : SECURITY.index("## Reporting")]
+    linked = set(re.findall(r"\]\(#([a-z0-9-]+)\)", first))
+    at_length = SECURITY[SECURITY.index("## What is not protected\n") :]
+    limits = [slug(heading) for heading in re.findall(r"(?m)^### (.+)$", at_length)]
+    assert len(limits) > 20
+    assert [limit for limit in limits if limit not in linked] == []

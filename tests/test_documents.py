@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from secfed.wire.stages import STAGES
+from tests.layout import slug
 
 ROOT: Final = Path(__file__).parents[1]
 NOT_OURS: Final = {"wheelhouse", "runs", "build", "_build", "dist", "node_modules", "shared"}
@@ -22,12 +23,6 @@ def _documents() -> list[Path]:
         if not any(part.startswith(".") or part in NOT_OURS for part in inside):
             found.append(path)
     return found
-
-
-def _slug(heading: str) -> str:
-    """The anchor of a heading, as common Markdown renderers make it."""
-    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-    return kept.replace(" ", "-")
 
 
 def _prose(path: Path) -> str:
@@ -46,7 +41,7 @@ def test_relative_links_resolve(path: Path) -> None:
         assert found.is_relative_to(ROOT), f"{target} leads out of the repository"
         if anchor:
             headings = re.findall(r"(?m)^#+ (.+)$", _prose(found))
-            assert anchor in {_slug(heading) for heading in headings}, f"{target}: no such heading"
+            assert anchor in {slug(heading) for heading in headings}, f"{target}: no such heading"
 
 
 PRIVATE: Final = (

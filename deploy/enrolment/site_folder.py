@@ -223,7 +223,9 @@ class SiteFolder:
         """The pinned roster, which is what the agent computes with."""
         pinned = self.pinned()
         if pinned is None:  # a step that is still to be done, not a roster that cannot be believed
-            raise ConfigError(f"{self.folder}: no roster is pinned", remedy="run: secfed site trust ROSTER")
+            joined = self._consortium_path.exists()
+            remedy = "secfed site trust ROSTER" if joined else "secfed site join REPLY --roster ROSTER"
+            raise ConfigError(f"{self.folder}: no roster is pinned", remedy=f"run: {remedy}")
         rosters.check_own(pinned.roster, self.name, self.request().identity_key)
         return pinned.roster
 

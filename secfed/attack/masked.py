@@ -23,7 +23,6 @@ from secfed.crypto.messages import Adverts, Deliveries, SharingSet, UnmaskReques
 from secfed.crypto.refusals import Refusal
 
 LEAST_COHORT: Final = SiteLimits().min_cohort
-_OPEN: Final = "What is not protected"
 
 
 @attack("read-upload", "keeps an upload and looks for the update in it")
@@ -258,7 +257,7 @@ def _all_rolled_back(setting: AttackSetting) -> Evidence:
 @attack(
     "same-values-again",
     "subtracts the sums of two rounds, one of them without the hospital, of values that stay the same",
-    limit=_OPEN,
+    limit="Numbers that stay the same",
 )
 def _same_again(setting: AttackSetting) -> Evidence:
     play = MaskedPlay(setting)
@@ -271,7 +270,7 @@ def _same_again(setting: AttackSetting) -> Evidence:
 @attack(
     "made-up-model",
     "sends everybody one model on which only records of a kind that one hospital has give a gradient",
-    limit=_OPEN,
+    limit="Made-up models",
 )
 def _made_up_model(setting: AttackSetting) -> Evidence:
     play = MaskedPlay(setting)

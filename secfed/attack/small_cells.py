@@ -17,7 +17,7 @@ from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.statistics.algorithm import Statistics
 from secfed.algorithms.statistics.options import StatisticsOptions
 from secfed.algorithms.statistics.report import report_of
-from secfed.attack.attack import AttackSetting, attack, attacks_of
+from secfed.attack.attack import AttackSetting, Impossible, attack, attacks_of
 from secfed.attack.evidence import Count
 from secfed.attack.wards import names
 from secfed.config.schema import checked
@@ -72,7 +72,12 @@ def _hospitals(setting: AttackSetting, *, alone: bool = False) -> Tables:
 
 
 def told(data: Tables, analyses: Analyses) -> dict[str, Any]:
-    """What a study tells: every analysis as analysis.json has it."""
+    """What a study tells: every analysis as analysis.json has it; Impossible without what reads formulas."""
+    if any("formula" in analysis for analysis in analyses.values()):
+        try:
+            import formulaic.parser  # noqa: F401
+        except ImportError:
+            raise Impossible("needs the extra analyse") from None
     options = checked(
         StatisticsOptions, {"name": "statistics", "analyses": analyses, "min_cell": _LEAST}, "algorithm"
     )

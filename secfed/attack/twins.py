@@ -177,7 +177,7 @@ def _twin_study(setting: AttackSetting) -> Count:
     "approved-twin",
     "runs a study without randomness again without one hospital, and subtracts the sums",
     who="the aggregator, with the approval of a person at every hospital,",
-    limit="What is not protected",
+    limit="Twin studies",
 )
 def _approved_twin(setting: AttackSetting) -> Count:
     hospitals = setting.between(_HOSPITALS, _HOSPITALS)

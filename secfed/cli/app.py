@@ -74,6 +74,7 @@ class _FrontDoor(GuardedGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Commands(_COMMANDS)
+        self.suggest_commands = not hasattr(click, "NoSuchCommand")  # newer click suggests by itself
         self._listing = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface's

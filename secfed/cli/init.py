@@ -70,7 +70,8 @@ def init(
         # Statistics of the records would let one of them change all others; public constants replace these.
         scale = {name: [0.0, 1.0] for name in features}
         tables["data"] |= {"standardize": False, "impute": "centre", "scale": scale}
-    _write(folder, tables, len(columns) - len(features) - 1 - (site_column is not None))
+    left_out = [name for name in columns if name not in (*features, label, site_column)]
+    _write(folder, tables, left_out)
     for name in features:
         if _may_be_an_id(found[name]):
             told = f"{name}: is another whole number in every record. If it is an identifier, remove it from"
@@ -148,7 +149,7 @@ def _name(folder: Path) -> str:
     return re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:63] or "study"
 
 
-def _write(folder: Path, tables: dict[str, Any], left_out: int) -> None:
+def _write(folder: Path, tables: dict[str, Any], left_out: list[str]) -> None:
     import tomli_w
 
     from secfed.deploy.policy.proposal import in_short, proposal
@@ -166,10 +167,11 @@ def _write(folder: Path, tables: dict[str, Any], left_out: int) -> None:
     console.print(first_that_fits(console, [shown]))
     data = tables["data"]
     names, classes = data["feature_columns"], len(data["labels"])
-    more = f"; {plural(left_out, 'column')} without numbers left out" if left_out else ""
-    console.print(Text(f"{plural(len(names), 'feature')}, {classes} classes{more}."))
-    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    console.print(Text(plain_text(f"Features: {', '.join(names[:_MOST_NAMED]) or 'none'}{rest}.")))
+    console.print(Text(f"{plural(len(names), 'feature')}, {classes} classes."))
+    console.print(Text(plain_text(f"Features: {_named(names)}.")))
+    if left_out:
+        told = f"Left out: {_named(left_out)}. Such columns need data.categorical, or --site-column."
+        console.print(Text(plain_text(told), style="yellow"))
     if "scale" in data:
         told = (
             "Write the usual centre and spread of every column into data.scale: they are public, and must not"
@@ -180,6 +182,11 @@ def _write(folder: Path, tables: dict[str, Any], left_out: int) -> None:
     typer.echo(f"Whoever changes study.toml makes the policy again, which permits nothing else: {again}")
     command = ["secfed", "simulate", str(folder / "study.toml"), "--out", str(folder / "run")]
     typer.echo(f"Next: {shlex.join(command)}")
+
+
+def _named(columns: list[str]) -> str:
+    rest = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
+    return f"{', '.join(columns[:_MOST_NAMED]) or 'none'}{rest}"
 
 
 def _counts(study: Any) -> dict[str, tuple[int, int]]:

@@ -248,7 +248,7 @@ class ProtectionSection(Strict):
             needed = max(thresholds.FLOOR, (sites + colluders) // 2 + 1)
             raise ConfigError(
                 f"protection.{key}: {threshold} answers of {sites} sites do not keep one site's update safe "
-                f"from the server and {colluders} colluding sites (2 * threshold must exceed "
+                f"from the aggregator with {colluders} of the others (2 * threshold must exceed "
                 f"sites + colluders, and threshold must be at least {thresholds.FLOOR})",
                 remedy=f"set protection.threshold = {needed}"
                 if needed <= sites

@@ -66,7 +66,8 @@ def read_own_text(path: Path, what: str) -> str:
         remedy = suggestion(path.name, near, f"{what}s there: ") if near else "check the path"
         raise ConfigError(f"{path}: there is no such {what}", remedy=remedy) from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})", remedy="check its mode") from None
+        remedy = f"name the {what} in it" if path.is_dir() else "check its mode"
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})", remedy=remedy) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text", remedy=f"save the {what} as UTF-8") from None
 

@@ -181,9 +181,9 @@ class Comparison:
         return {"label": "oracle", "other": self.other, "rows": rows}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunReport:
-    """What a whole run did: the content of run.json."""
+    """What a whole run did: the content of run.json. Printed, it is in short."""
 
     study: str  # the study's name
     algorithm: str
@@ -204,6 +204,12 @@ class RunReport:
     zeroed: tuple[Zeroed, ...] = ()  # sites whose local work failed, and added zeros; simulation only
     chance: Metrics = field(default_factory=dict)  # what guessing reaches, where that is known; for figures
     machine: Mapping[str, Any] | None = None  # what it ran on (``machine.py``)
+
+    def __repr__(self) -> str:
+        hospitals, rounds = len(self.sites), len(self.rounds)
+        shown = ", ".join(f"{name} {self.final[name]:.4f}" for name in ordered_metrics([self.final]))
+        title = f"{self.study}: {self.algorithm}, {self.protection}, {hospitals} hospitals, {rounds} rounds"
+        return f"{title}\nFinal model: {shown or 'not measured'}\n{self.saw}"
 
     @property
     def last_measured(self) -> tuple[int, Metrics] | None:

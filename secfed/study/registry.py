@@ -140,8 +140,9 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
         return options
     if name not in entries:
         hint = suggestion(name, entries, "use one of: ")
+        stop = "" if hint.endswith("?") else "."
         raise ConfigError(
-            f"{kind}.name: there is no {name!r}", remedy=f"{hint}; your own is package.module:factory"
+            f"{kind}.name: there is no {name!r}", remedy=f"{hint}{stop} Your own is package.module:factory"
         )
     return checked(entries[name].options, section, kind)
 

@@ -108,14 +108,14 @@ class LineObserver(Observer):
 
     def round_finished(self, report: RoundReport) -> None:
         """One line when the round is over, one when its metrics are known."""
-        facts = []
+        facts, what = [], "model after round"  # which is measured in the next one
         if report.round not in self._seen:
             self._seen.add(report.round)
-            facts.append(self._outcome(report))
+            facts, what = [self._outcome(report)], "round"
         found = report.metrics or {}
         facts += [f"{name} {show_metric(found, name)}" for name in ordered_metrics([found])]
         if facts:
-            say(self._console, f"round {report.round}/{self._rounds}: {', '.join(facts)}")
+            say(self._console, f"{what} {report.round}/{self._rounds}: {', '.join(facts)}")
 
     def _outcome(self, report: RoundReport) -> str:
         if report.aborted:

@@ -217,15 +217,7 @@ def summary(console: Console, report: RunReport) -> RenderableType:
             advice = "raise it, or lower algorithm.learning_rate."
             warning = f"protection.bound clipped {share}% of the numbers of one update: {advice}"
             parts.append(Text(warning, style="yellow"))
-    # Where local work failed and added zeros: outside a simulation only the hospital itself learns it.
-    parts += [
-        Text(
-            f"{plain_text(one.site)}: local work failed in {plural(one.contributions, 'contribution')}, and "
-            f"what failed added zeros. First: {plain_text(one.first)}.",
-            style="yellow",
-        )
-        for one in report.zeroed
-    ]
+    parts += [Text(line, style="yellow") for line in _zeroed(report)]
     if report.privacy is not None:
         parts += ["", *_privacy(console, report.privacy), ""]
     parts += [*_chosen(report), *_final(report)]
@@ -233,6 +225,18 @@ def summary(console: Console, report: RunReport) -> RenderableType:
         parts.append(Text(errors, style="yellow"))
     parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))
     return Group(*parts)
+
+
+def _zeroed(report: RunReport) -> list[str]:
+    """Where local work failed and added zeros: outside a simulation only the hospital itself learns it."""
+    alike: dict[tuple[int, str], list[str]] = {}
+    for one in report.zeroed:
+        alike.setdefault((one.contributions, plain_text(one.first)), []).append(plain_text(one.site))
+    return [
+        f"{', '.join(sites)}: local work failed in {plural(contributions, 'contribution')}, and "
+        f"what failed added zeros. First: {first}."
+        for (contributions, first), sites in alike.items()
+    ]
 
 
 def _chosen(report: RunReport) -> list[Text]:

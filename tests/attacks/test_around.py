@@ -294,6 +294,13 @@ def test_a_sum_whose_tag_is_not_checked_gives_the_upload_away(monkeypatch: pytes
     assert outcome.evidence.learned == "everything"
 
 
+def test_formulas_are_not_played_without_the_extra_that_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "formulaic.parser", None)
+    outcomes = {one.attack.name: one.ended for one in run_attacks(FEW_RECORDS, AttackSetting(3))}
+    assert "learned" in outcomes.pop("chosen-patient")  # which asks for none
+    assert set(outcomes.values()) == {"not played: needs the extra analyse"}
+
+
 def test_without_the_extra_it_is_not_played_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("secfed.attack.encrypted", "secfed.crypto.encrypted.bfv_tenseal"):
         monkeypatch.delitem(sys.modules, module, raising=False)

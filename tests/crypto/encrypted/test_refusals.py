@@ -296,4 +296,4 @@ def test_a_missing_package_is_named_with_its_remedy(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=package) as refusal:
         importlib.import_module("secfed.crypto.encrypted.bfv_tenseal")
-    assert "pip install --constraint constraints.txt '.[he]'" in refusal.value.remedy
+    assert "pip install --constraint constraints.txt --editable '.[he]'" in refusal.value.remedy

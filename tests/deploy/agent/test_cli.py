@@ -122,9 +122,9 @@ class TestFolder:
     ) -> None:
         for where in ([site.folder], ["--dir", site.folder]):
             result = secfed("agent", "run", *where)
-            assert f"secfed site trust ROSTER --dir '{site.folder}'\n" in result.stderr
+            assert f"secfed site join REPLY --dir '{site.folder}' --roster ROSTER\n" in result.stderr
         monkeypatch.chdir(site.folder)
-        assert "secfed site trust ROSTER\n" in secfed("agent", "run").stderr
+        assert "secfed site join REPLY --roster ROSTER\n" in secfed("agent", "run").stderr
 
     def test_an_agent_without_a_roster_is_not_started_again_and_again(self, site: SiteFolder) -> None:
         result = secfed("agent", "run", site.folder)

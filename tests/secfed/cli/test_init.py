@@ -72,6 +72,7 @@ def test_features_are_named_and_what_may_identify_a_record_is_said(table: Path, 
     assert done.exit_code == 0, done.output
     said = " ".join(done.stdout.split())
     assert "Features: patient_id, age, pulse." in said
+    assert "Left out: note. Such columns need data.categorical, or --site-column." in said
     assert "patient_id: is another whole number in every record." in said
     assert "age: is another" not in said
     assert "pulse: is another" not in said

@@ -193,7 +193,7 @@ class TestOutput:
         assert result.stderr.splitlines()[:3] == [
             "breast-cancer: 4 hospitals, 5 rounds",
             "round 1/5: 4/4 survivors, 1.2 kB up per site, 0.258 s",
-            "round 1/5: roc_auc 0.8000, accuracy 0.9000, loss 0.5000",
+            "model after round 1/5: roc_auc 0.8000, accuracy 0.9000, loss 0.5000",
         ]
         last = result.stdout.rstrip("\n").splitlines()[-2:]
         assert last == ["Final model: roc_auc 0.9800 (untrained 0.5000)", engine.report.saw]

@@ -357,3 +357,12 @@ class TestFigures:
         before = dict(mpl.rcParams)
         write_figures(report, tmp_path)
         assert dict(mpl.rcParams) == before
+
+
+def test_a_printed_report_is_short() -> None:
+    assert str(a_run()).splitlines() == [
+        "heart: fedavg, masked, 4 hospitals, 3 rounds",
+        "Final model: roc_auc 0.9300, loss 0.3000",
+        "The aggregator saw: sums.",
+    ]
+    assert "Final model: not measured" in repr(a_run(final={}))

@@ -213,7 +213,9 @@ def test_work_that_diverges_adds_zeros_which_are_counted_and_shown(tmp_path: Pat
     assert "NaN or Inf" in zeroed["hospital-1"]["first"]
     console = Console(width=200, file=io.StringIO())
     console.print(summary(console, report))
-    assert "hospital-1: local work failed in 2 contributions" in console.file.getvalue()
+    shown = console.file.getvalue()
+    assert f"{', '.join(report.sites)}: local work failed in 2 contributions" in shown
+    assert shown.count("local work failed") == 1  # alike at all of them
     # The signed record says nothing of it.
     recorded = (tmp_path / "run" / "transcript.jsonl").read_text()
     assert "refused" not in recorded
