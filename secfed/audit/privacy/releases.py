@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from secfed.audit.languages import again, say
 from secfed.audit.privacy import phrases
@@ -88,6 +88,21 @@ def protections_relied_on(report: Report) -> list[tuple[str, str]]:
     return [(name, phrases.PROTECTION_RELIES[name]) for name in names if name in phrases.PROTECTION_RELIES]
 
 
+def in_effect(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    """The recorded settings of ``[privacy]`` without those that do nothing in this study.
+
+    Where no ``noise`` was chosen, a record holds the distribution under that name, as it once was called.
+    """
+    shown = {key: value for key, value in privacy.items() if value is not None}
+    if shown.get("noise") in ("skellam", "discrete-gaussian"):
+        shown["distribution"] = shown.pop("noise")
+    if shown.get("unit") != "site" and shown.setdefault("noise", "site") != "sum":
+        shown.pop("distribution", None)
+    if shown.get("metrics") != "private":
+        shown.pop("metrics_share", None)
+    return dict(sorted(shown.items()))
+
+
 def what_left(report: Report) -> Section:
     """Per study: protection, and per site what was in its sums."""
     blocks: list[Block] = [Text(_TEXTS["intro"])]
@@ -97,7 +112,7 @@ def what_left(report: Report) -> Section:
         if digest is not None:
             blocks.append(Text(say("Digest of its settings: {digest}.", digest=digest)))
         if study.privacy is not None:
-            stated = (f"{key} = {value}" for key, value in study.privacy.items() if value is not None)
+            stated = (f"{key} = {value}" for key, value in in_effect(study.privacy).items())
             text = say("Privacy that the study asks for: {settings}.", settings=", ".join(stated))
             blocks.append(Text(text))
         elif study.settings_recorded:
