@@ -126,11 +126,15 @@ def _read(value: Any) -> Any:
 def _catalogue(code: str) -> gettext.NullTranslations:
     if code == ENGLISH:
         return gettext.NullTranslations()
-    text = resources.files("secfed.audit").joinpath("locale", f"{code}.po").read_text("utf-8")
-    entries = entries_of(text)
+    return gettext.GNUTranslations(io.BytesIO(_compiled(entries_in(f"{code}.po", code))))
+
+
+def entries_in(name: str, code: str) -> list[tuple[list[str], list[str]]]:
+    """The entries of a file beside the catalogues, with the spaces of its language."""
+    entries = entries_of(resources.files("secfed.audit").joinpath("locale", name).read_text("utf-8"))
     if code == "fr":
         entries = [(key, [_french(form) for form in forms] if key[0] else forms) for key, forms in entries]
-    return gettext.GNUTranslations(io.BytesIO(_compiled(entries)))
+    return entries
 
 
 def _french(text: str) -> str:
