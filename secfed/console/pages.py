@@ -289,11 +289,11 @@ class _Pages:
     def http_error(self, request: Request, error: HTTPException) -> Response:
         """A page that does not exist, or a form without a decision."""
         text = say("There is no such page." if error.status_code == 404 else "This cannot be done here.")
-        return self._show(request, "problem", status=error.status_code, text=text, remedy="")
+        return self._show(request, "problem", status=error.status_code, text=text, error=None)
 
     def failed(self, request: Request, error: SecfedError) -> Response:
         """What happened, and the remedy."""
-        return self._show(request, "problem", status=409, text=error.message, remedy=error.remedy)
+        return self._show(request, "problem", status=409, text="", error=error)
 
 
 def _counted(left: list[tuple[str, list[Any]]], day: str) -> int:
