@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
-from secfed.audit.languages import ENGLISH, entries_in, spoken
+from secfed.audit.languages import ENGLISH, entries_in, quoted, spoken
 
 _MOST_CHARACTERS: Final = 4000  # of a message
 _MOST_LEVELS: Final = 30  # of messages inside messages
@@ -25,6 +25,7 @@ _MOST_LEVELS: Final = 30  # of messages inside messages
 _SURE, _LIKELY = 6, 3
 _MARKS: Final = "(;:,."  # that join messages, in the order in which they are taken apart
 _VALUE: Final = re.compile(r"\{(\w+)\}")
+_QUOTED: Final = re.compile(r"'([^'\\]*)'")  # as Python writes a name
 _LETTER: Final = re.compile(r"[^\W\d_]")
 
 
@@ -109,12 +110,17 @@ def _look(text: str, levels: int, known: dict[str, str | None]) -> str | None:
             name: _said(value, levels - 1, known) if " " in value.strip() else None
             for name, value in values.items()
         }
-        said = pattern.said({name: inner[name] or value for name, value in values.items()})
+        said = pattern.said({name: inner[name] or _own_words(value) for name, value in values.items()})
         if _is_meant(pattern, values, inner):
             return said
         if pattern.letters >= _SURE and levels == _MOST_LEVELS:  # the message as a whole
             otherwise = otherwise or said
     return otherwise
+
+
+def _own_words(value: str) -> str:
+    """A value as it is; names in the language's quotation marks."""
+    return _QUOTED.sub(lambda found: quoted(found[1]), value)
 
 
 def _is_meant(pattern: _Pattern, values: dict[str, str], inner: dict[str, str | None]) -> bool:

@@ -109,6 +109,8 @@ class Run:
         if self.is_over:
             return say("finished")
         done, of = max(self.rounds, default=0), self.settings.get("rounds")
+        if of is not None and done > of:
+            return say("closing evaluation")
         return say("round {round} of {rounds} done" if done else "waits for hospitals", round=done, rounds=of)
 
     @property

@@ -96,7 +96,7 @@ def plain_words(report: Report) -> doc.Section:
         headers = (
             say("Where"),
             say("Guarantee"),
-            say("Any conclusion becomes more likely at most"),
+            say("Any conclusion becomes at most"),
             say("Found at most"),
         )
         blocks.append(doc.ReportTable(headers, rows, numbers=(2, 3), weights=(5, 8, 4, 3)))
@@ -118,7 +118,7 @@ def _amounts(report: Report) -> Iterator[tuple[str, Amount]]:
 
 
 def _risk(amount: Amount) -> tuple[str, str, str]:
-    times = say("{factor} times", factor=phrases.factor(amount.spent))
+    times = say("{factor} times as likely", factor=phrases.factor(amount.spent))
     share = phrases.percent_up(1.0 if amount.found is None else amount.found)
     stated = say(
         "{statement}; counts {period}", statement=phrases.statement(amount), period=phrases.period(amount)

@@ -107,7 +107,7 @@ def _short(digest: str) -> str:
 
 _COLUMNS: list[doc.Column[DecisionFact]] = [
     doc.Column("Recorded", 4, lambda item: phrases.moment(item.time_s)),
-    doc.Column("Study", 4, lambda item: item.study),
+    doc.Column("Study", 4, lambda item: item.study or phrases.NOTHING),
     doc.Column("Decision", 9, in_words),
     doc.Column("Where", 4, place),
     doc.Column("Line", 2, lambda item: str(item.line), "number"),

@@ -60,18 +60,18 @@ CASES = {
     "sind Datenbestand wards, Modell mlp; verschieden sind Standorte (-b); study.rounds (2, früher 1) und 3 "
     "weitere; Ergebnisse lassen sich voneinander abziehen und unterscheiden sich in: x, y",
     "study 'x' is not permitted at this site: model.name: the study has 'a'; permitted here: mlp, cnn; "
-    "hours: the study has work now; permitted here: at most 1": "Studie 'x' ist an diesem Standort nicht "
-    "zugelassen: model.name: Die Studie hat 'a'; hier zulässig: mlp, cnn; hours: Die Studie hat Arbeit zu "
+    "hours: the study has work now; permitted here: at most 1": "Studie „x“ ist an diesem Standort nicht "
+    "zugelassen: model.name: Die Studie hat „a“; hier zulässig: mlp, cnn; hours: Die Studie hat Arbeit zu "
     "dieser Zeit; hier zulässig: höchstens 1",
     "/p/policy.toml: privacy.max_epsilon: should be greater than 0, not -1": "/p/policy.toml: "
     "privacy.max_epsilon: muss größer als 0 sein, nicht -1",
     "round 3 of 20, waiting for 1 more hospital (2 of 3 answered)": "Runde 3 von 20, wartet auf 1 weiteres "
     "Krankenhaus (2 von 3 haben geantwortet)",
-    "held: study 'x' waits for the approval of this site": "zurückgestellt: Studie 'x' wartet auf die "
+    "held: study 'x' waits for the approval of this site": "zurückgestellt: Studie „x“ wartet auf die "
     "Genehmigung dieses Standorts",
     "refusal 8: the cohort is below this site's minimum (2 sites).": "Verweigerung 8: die Kohorte ist "
     "kleiner, als dieser Standort verlangt (2 Standorte).",
-    "round 3, exchange 'update': weight, loss added nothing (NaN or Inf)": "Runde 3, Austausch 'update': "
+    "round 3, exchange 'update': weight, loss added nothing (NaN or Inf)": "Runde 3, Austausch „update“: "
     "weight, loss trug nichts bei (NaN oder Inf)",
     "the certificate expired on 2026-01-01 00:00 UTC; the clock of this machine (h) says 2026-01-02 02:00 "
     "UTC, 1 day, 2 hours later": "das Zertifikat ist am 2026-01-01 00:00 UTC abgelaufen; die Uhr dieses "
