@@ -151,7 +151,7 @@ def article_30(report: Report) -> doc.Section:
     }
     form = doc.Form(tuple((label, known.get(key)) for label, key in texts["entries"]))
     blocks = (doc.Text(texts["intro"]), form)
-    return doc.Section("art30", say("Record of processing (GDPR Art. 30)"), blocks)
+    return doc.Section("art30", say("Record of processing activities (GDPR Art. 30)"), blocks)
 
 
 def _columns(report: Report) -> str | None:
@@ -223,7 +223,7 @@ def article_35(report: Report) -> doc.Section:
         doc.Items(tuple(_residual(report))),
         doc.Form(((texts["assessment"], None),)),
     )
-    return doc.Section("art35", say("Impact assessment (GDPR Art. 35)"), blocks)
+    return doc.Section("art35", say("Data protection impact assessment (GDPR Art. 35)"), blocks)
 
 
 def _risk_measures(report: Report) -> list[str]:
