@@ -128,7 +128,7 @@ def _declared(name: str, column: Mapping[str, Any]) -> str:
     if column.get("categories"):
         return f"{name}{source}: {_plain(column['categories'])}{_read_otherwise(column)}"
     unit = f" {column['unit']}" if column.get("unit") else ""
-    return f"{name}{source}: {column.get('low')} to {column.get('high')}{unit}{_read_otherwise(column)}"
+    return f"{name}{source}: from {column.get('low')} to {column.get('high')}{unit}{_read_otherwise(column)}"
 
 
 def _read_otherwise(column: Mapping[str, Any]) -> str:
@@ -136,10 +136,12 @@ def _read_otherwise(column: Mapping[str, Any]) -> str:
     codes = column.get("codes") or {}
     found = [f"{category} is recorded as {_plain(values)}" for category, values in codes.items()]
     if column.get("missing"):
-        found.append(f"{_plain(column['missing'])} counts as missing")
+        found.append(f"counts as missing: {_plain(column['missing'])}")
     if column.get("outside", "refuse") != "refuse":
-        taken = "counts as missing" if column["outside"] == "missing" else "is moved to the nearest bound"
-        found.append(f"anything else {taken}")
+        is_missing = column["outside"] == "missing"
+        found.append(
+            f"anything else {'counts as missing' if is_missing else 'is moved to the nearest bound'}"
+        )
     return f" ({'; '.join(found)})" if found else ""
 
 

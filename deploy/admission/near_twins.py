@@ -105,18 +105,19 @@ class _Begun:
     def compared(self, new: Self) -> str:
         """In what a new one resembles this one, and in what not."""
         when = f"begun {_day(self.begun_s)}" if self.ended_s is None else f"ended {_day(self.ended_s)}"
-        same = [f"data set {self.data_set}"]
-        for kind in ("model", "algorithm"):
-            if self.tables[kind]["name"] == new.tables[kind]["name"]:
-                same.append(f"{kind} {new.tables[kind]['name']}")
+        model, algorithm = (
+            new.tables[kind]["name"] if self.tables[kind]["name"] == new.tables[kind]["name"] else None
+            for kind in ("model", "algorithm")
+        )
+        same = f"data set {self.data_set}"
+        same = same if model is None else f"{same}, model {model}"
+        same = same if algorithm is None else f"{same}, algorithm {algorithm}"
         different = list(self._differences(new)) or ["its name only"]
-        shown, more = different[:_MOST_DIFFERENCES], len(different) - _MOST_DIFFERENCES
-        rest = f" and {more} more" if more > 0 else ""
-        told = f"{self.name} ({when}): same {', '.join(same)}; differs in: {', '.join(shown)}{rest}"
-        together = self.subtractable(new)
-        if together:
-            told += f"; results can be subtracted, and differ in: {', '.join(together[:_MOST_DIFFERENCES])}"
-        return told
+        shown, more = "; ".join(different[:_MOST_DIFFERENCES]), len(different) - _MOST_DIFFERENCES
+        shown = f"{shown} and {more} more" if more > 0 else shown
+        told = f"{self.name} ({when}): same {same}; differs in: {shown}"
+        together = ", ".join(self.subtractable(new)[:_MOST_DIFFERENCES])
+        return f"{told}; results can be subtracted, and differ in: {together}" if together else told
 
     def subtractable(self, new: Self) -> list[str]:
         """In what its results differ from those of a new one, so that a difference tells small numbers."""

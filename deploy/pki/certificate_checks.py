@@ -166,8 +166,7 @@ class Expiry:
         day = self.end.strftime("%Y-%m-%d")
         if self.urgency is Urgency.EXPIRED:
             return f"expired on {day}"
-        unit = "day" if self.days_left == 1 else "days"
-        return f"until {day} ({self.days_left} {unit})"
+        return f"until {day} ({self.days_left} {'day' if self.days_left == 1 else 'days'})"
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:

@@ -68,7 +68,7 @@ def now_at_hospital(status: Mapping[str, Any]) -> str:
     if state != "serving":
         return "waiting for a study to be served" if state == "idle" else "the study is over"
     number = status.get("round")
-    place = "" if number is None else where(number, status.get("rounds")) + ", "
+    place = "" if number is None else f"{where(number, status.get('rounds'))}, "
     if status.get("working"):
         return f"{place}this hospital is at work"
     if why:

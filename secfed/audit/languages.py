@@ -31,6 +31,7 @@ _NUMBERS: Final = {
     "de": str.maketrans(",.", ".,"),
     "fr": str.maketrans(",.", "\N{NARROW NO-BREAK SPACE},"),
 }
+_QUOTED: Final = {"de": "„{}“", "fr": "«\N{NO-BREAK SPACE}{}\N{NO-BREAK SPACE}»"}
 # French has a space before some punctuation and inside quotation marks, at which no line may break.
 _FRENCH_SPACES: Final = re.compile(r" (?=[:;?!%»])|(?<=«) ")
 _NOW: Final[ContextVar[str]] = ContextVar("language", default=ENGLISH)
@@ -56,7 +57,17 @@ def number(value: float, spec: str) -> str:
     return format(value, spec).translate(_NUMBERS.get(spoken(), {}))
 
 
+def quoted(text: str) -> str:
+    """A name in quotation marks as the language writes them; in English as Python does, which facts keep."""
+    return _QUOTED[spoken()].format(text) if spoken() in _QUOTED else repr(text)
+
+
 class _Formatter(string.Formatter):
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        """``!r`` of a text is a quotation."""
+        is_quoted = conversion == "r" and isinstance(value, str)
+        return quoted(value) if is_quoted else super().convert_field(value, conversion)
+
     def format_field(self, value: Any, format_spec: str) -> Any:
         """Numbers with a format as the language writes them; line and round numbers have none."""
         if format_spec and isinstance(value, int | float):
@@ -126,11 +137,15 @@ def _read(value: Any) -> Any:
 def _catalogue(code: str) -> gettext.NullTranslations:
     if code == ENGLISH:
         return gettext.NullTranslations()
-    text = resources.files("secfed.audit").joinpath("locale", f"{code}.po").read_text("utf-8")
-    entries = entries_of(text)
+    return gettext.GNUTranslations(io.BytesIO(_compiled(entries_in(f"{code}.po", code))))
+
+
+def entries_in(name: str, code: str) -> list[tuple[list[str], list[str]]]:
+    """The entries of a file beside the catalogues, with the spaces of its language."""
+    entries = entries_of(resources.files("secfed.audit").joinpath("locale", name).read_text("utf-8"))
     if code == "fr":
         entries = [(key, [_french(form) for form in forms] if key[0] else forms) for key, forms in entries]
-    return gettext.GNUTranslations(io.BytesIO(_compiled(entries)))
+    return entries
 
 
 def _french(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from secfed.audit.languages import number, say
 from secfed.audit.privacy.phrases import printable, settings_digest
+from secfed.audit.recognised import known_or_own
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.pki.certificate_checks import Expiry
@@ -108,6 +109,8 @@ class Run:
         if self.is_over:
             return say("finished")
         done, of = max(self.rounds, default=0), self.settings.get("rounds")
+        if of is not None and done > of:
+            return say("closing evaluation")
         return say("round {round} of {rounds} done" if done else "waits for hospitals", round=done, rounds=of)
 
     @property
@@ -161,7 +164,9 @@ class Centre:
         views = []
         for site, member in self.consortium.members().current.items():
             expiry = Expiry.of(member.certificate, now)
-            views.append(MemberView(site, expiry.describe(), str(expiry.urgency), _part(site, runs)))
+            views.append(
+                MemberView(site, known_or_own(expiry.describe()), str(expiry.urgency), _part(site, runs))
+            )
         return views
 
 

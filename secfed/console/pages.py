@@ -20,6 +20,7 @@ from starlette.routing import Route
 from secfed.audit.languages import LANGUAGES, again, number, say, spoken
 from secfed.audit.privacy import phrases, to_json
 from secfed.audit.privacy.record_sections import in_line, in_words, place
+from secfed.audit.recognised import known_or_own, recognised
 from secfed.audit.render.chromium import browser, print_to_pdf
 from secfed.config.protections import CLOSED
 from secfed.console.centre import Centre
@@ -337,11 +338,11 @@ class _Pages:
     def http_error(self, request: Request, error: HTTPException) -> Response:
         """A page that does not exist, or a form without a decision."""
         text = say("There is no such page." if error.status_code == 404 else "This cannot be done here.")
-        return self._show(request, "problem", status=error.status_code, text=text, remedy="")
+        return self._show(request, "problem", status=error.status_code, text=text, error=None)
 
     def failed(self, request: Request, error: SecfedError) -> Response:
         """What happened, and the remedy."""
-        return self._show(request, "problem", status=409, text=error.message, remedy=error.remedy)
+        return self._show(request, "problem", status=409, text="", error=error)
 
 
 def _counted(left: list[tuple[str, list[Any]]], day: str) -> int:
@@ -367,8 +368,20 @@ _ENVIRONMENT: Final = Environment(
     finalize=lambda value: phrases.printable(value) if type(value) is str else value,
 )
 _ENVIRONMENT.filters.update(
-    up=phrases.number_up, down=phrases.number_down, moment=phrases.moment, delta=phrases.delta
+    known_or_own=known_or_own,
+    up=phrases.number_up,
+    down=phrases.number_down,
+    moment=phrases.moment,
+    delta=phrases.delta,
 )
 _ENVIRONMENT.globals.update(
-    phrases=phrases, say=say, again=again, number=number, spoken=spoken, in_line=in_line, languages=LANGUAGES
+    phrases=phrases,
+    say=say,
+    recognised=recognised,
+    known_or_own=known_or_own,
+    again=again,
+    number=number,
+    spoken=spoken,
+    in_line=in_line,
+    languages=LANGUAGES,
 )

@@ -61,13 +61,13 @@ def own_clock() -> str:
 
 
 def apart(seconds: float) -> str:
-    """How far two clocks differ, such as "2 days 3 hours"; the two largest units that count."""
+    """How far two clocks differ, such as "2 days, 3 hours"; the two largest units that count."""
     left, parts = round(abs(seconds)), []
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
         count, left = divmod(left, size)
         if count:
             parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
-    return " ".join(parts[:2]) or "0 seconds"
+    return ", ".join(parts[:2]) or "0 seconds"
 
 
 def shown(moment_s: int) -> str:

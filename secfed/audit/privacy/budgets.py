@@ -37,9 +37,9 @@ def spending(report: Report) -> doc.Section:
         counts = say(" or ").join(number(count, ",") for count in sorted({one.entries for one in group}))
         last = max((one.last_s for one in group if one.last_s is not None), default=None)
         entries = (
-            "All studies together. {counts} entries in each ledger, the last of {day}."
+            "All studies together. Entries in each ledger: {counts}; the last of {day}."
             if len(group) > 1
-            else "All studies together. {counts} entries in the ledger, the last of {day}."
+            else "All studies together. Entries in the ledger: {counts}; the last of {day}."
         )
         note = say(entries, counts=counts, day=phrases.day(last))
         blocks.append(doc.Heading(_at(", ".join(one.site for one in group), ledger), note))

@@ -96,7 +96,7 @@ def plain_words(report: Report) -> doc.Section:
         headers = (
             say("Where"),
             say("Guarantee"),
-            say("Any conclusion becomes more likely at most"),
+            say("Any conclusion becomes at most"),
             say("Found at most"),
         )
         blocks.append(doc.ReportTable(headers, rows, numbers=(2, 3), weights=(5, 8, 4, 3)))
@@ -118,7 +118,7 @@ def _amounts(report: Report) -> Iterator[tuple[str, Amount]]:
 
 
 def _risk(amount: Amount) -> tuple[str, str, str]:
-    times = say("{factor} times", factor=phrases.factor(amount.spent))
+    times = say("{factor} times as likely", factor=phrases.factor(amount.spent))
     share = phrases.percent_up(1.0 if amount.found is None else amount.found)
     stated = say(
         "{statement}; counts {period}", statement=phrases.statement(amount), period=phrases.period(amount)
@@ -151,7 +151,7 @@ def article_30(report: Report) -> doc.Section:
     }
     form = doc.Form(tuple((label, known.get(key)) for label, key in texts["entries"]))
     blocks = (doc.Text(texts["intro"]), form)
-    return doc.Section("art30", say("Record of processing (GDPR Art. 30)"), blocks)
+    return doc.Section("art30", say("Record of processing activities (GDPR Art. 30)"), blocks)
 
 
 def _columns(report: Report) -> str | None:
@@ -223,7 +223,7 @@ def article_35(report: Report) -> doc.Section:
         doc.Items(tuple(_residual(report))),
         doc.Form(((texts["assessment"], None),)),
     )
-    return doc.Section("art35", say("Impact assessment (GDPR Art. 35)"), blocks)
+    return doc.Section("art35", say("Data protection impact assessment (GDPR Art. 35)"), blocks)
 
 
 def _risk_measures(report: Report) -> list[str]:

@@ -11,6 +11,7 @@ from secfed.audit.party import Problem
 from secfed.audit.privacy import document as doc
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts, FileFacts, Report
+from secfed.audit.recognised import known_or_own
 from secfed.records import decision_state as kinds
 from secfed.records.decision_log import DECISIONS
 
@@ -75,7 +76,7 @@ def in_words(item: DecisionFact) -> str:
         by_policy=say(" by policy {policy}", policy=short) if by_policy else "",
         keys=", ".join(say(_BESIDE_POLICY[key]) if key in _BESIDE_POLICY else key for key in item.keys),
         number=f" {item.number}" if item.number else "",
-        text=item.text,
+        text=known_or_own(item.text),
         count=say(" ({count} times so far)", count=item.count) if item.count and item.count > 1 else "",
         of=item.of,
         entries=item.entries,
@@ -106,7 +107,7 @@ def _short(digest: str) -> str:
 
 _COLUMNS: list[doc.Column[DecisionFact]] = [
     doc.Column("Recorded", 4, lambda item: phrases.moment(item.time_s)),
-    doc.Column("Study", 4, lambda item: item.study),
+    doc.Column("Study", 4, lambda item: item.study or phrases.NOTHING),
     doc.Column("Decision", 9, in_words),
     doc.Column("Where", 4, place),
     doc.Column("Line", 2, lambda item: str(item.line), "number"),
@@ -157,7 +158,14 @@ def verification(report: Report) -> doc.Section:
 def in_line(one: Problem) -> str:
     """A problem in the language of the moment."""
     where = say("{file}, line {line}", file=one.file, line=one.line) if one.line else one.file
-    return f"{where}: {again(one.why) if isinstance(one.why, Said) else say(one.why)}"
+    return say("{where}: {why}", where=where, why=_why(one.why))
+
+
+def _why(why: str) -> str:
+    if isinstance(why, Said):
+        return str(again(why))
+    known = say(why)
+    return known if known != why else known_or_own(why)
 
 
 def files_appendix(report: Report) -> doc.Section:

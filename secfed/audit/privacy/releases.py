@@ -131,15 +131,15 @@ def _settings(study: StudyFacts) -> str:
         return say("Algorithm, protection and privacy: not recorded.")
     unknown = say("not recorded")
     text = (
-        "Algorithm {algorithm}; {rounds} rounds planned over {sites} sites. Protection: {protection}."
+        "Algorithm {algorithm}; {rounds} planned over {sites}. Protection: {protection}."
         if study.rounds
         else "Algorithm {algorithm}. Protection: {protection}."
     )
     return say(
         text,
         algorithm=study.algorithm or unknown,
-        rounds=study.rounds,
-        sites=study.sites,
+        rounds=phrases.plural(study.rounds or 0, "round"),
+        sites=phrases.plural(study.sites or 0, "site"),
         protection=phrases.PROTECTION.get(study.protection or "", unknown),
     )
 

@@ -84,7 +84,7 @@ noise = "sum"
 def test_every_column_that_is_read_and_the_whole_guarantee_are_shown() -> None:
     facts = dict(KeptOffer.of(terms(Study.parse(COLUMNS))).facts())
     assert facts["Data"] == "columns, hospital.duckdb, wards"
-    assert "age: 18.0 to 100.0 years; x (read from hiv_status): neg, pos" in facts["Columns"]
+    assert "age: from 18.0 to 100.0 years; x (read from hiv_status): neg, pos" in facts["Columns"]
     assert "ward (site column)" in facts["Columns"]
     assert "test_fraction" in dict(KeptOffer.of(terms(STUDY)).facts())["Reading"]
     assert "for every group of 5 records (replace-record); noise in the sum" in facts["Privacy"]
@@ -97,7 +97,7 @@ def test_what_values_are_taken_for_is_shown() -> None:
     text = COLUMNS.replace("high = 100\n", 'high = 100\nmissing = [63]\noutside = "clip"\n')
     text = text.replace('"pos"]', '"pos"]\ncodes = { neg = ["0", "9"] }\noutside = "missing"')
     columns = dict(KeptOffer.of(terms(Study.parse(text))).facts())["Columns"]
-    assert "(63 counts as missing; anything else is moved to the nearest bound)" in columns
+    assert "(counts as missing: 63; anything else is moved to the nearest bound)" in columns
     assert "(neg is recorded as 0, 9; anything else counts as missing)" in columns
 
 

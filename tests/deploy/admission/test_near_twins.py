@@ -143,10 +143,10 @@ def test_a_study_without_one_hospital_waits_for_a_person_who_was_shown_what_it_r
         ("rounds = 1", "rounds = 2", "study.rounds (2, was 1)"),
         ("learning_rate = 0.1", "learning_rate = 0.10001", "algorithm.learning_rate (0.10001, was 0.1)"),
         ("test_fraction = 0.25", "test_fraction = 0.26", "data.test_fraction (0.26, was 0.25)"),
-        ('name = "fedavg"', 'name = "fedprox"\nmu = 1e-9', "algorithm.mu (1e-09, was none), algorithm.name"),
+        ('name = "fedavg"', 'name = "fedprox"\nmu = 1e-9', "algorithm.mu (1e-09, was none); algorithm.name"),
         ('name = "masked"', 'name = "masked"\nbits = 31', "protection.bits (31, was 32)"),
         # Another name can be the same model, so any model is compared.
-        ('name = "logistic-regression"', 'name = "mlp"', "model.hidden ([32], was none), model.name"),
+        ('name = "logistic-regression"', 'name = "mlp"', "model.hidden ([32], was none); model.name"),
     ],
 )
 def test_other_differences_make_a_near_twin_too(hospital: Hospital, old: str, new: str, says: str) -> None:

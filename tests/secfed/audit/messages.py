@@ -11,24 +11,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from secfed.config.protections import TRAITS
-from secfed.deploy.admission.near_twins import WARNING
 
 ROOT: Final = Path(__file__).parents[3]
 SOURCES: Final = (
     *sorted((ROOT / "secfed/audit").rglob("*.py")),
     *sorted((ROOT / "secfed/console").glob("*.py")),
 )
-AGENT: Final = ROOT / "deploy/transport/progress.py"  # says what an agent does
-CHAINS: Final = ROOT / "secfed/records/hash_chain.py"  # says what is wrong with a line
 TEMPLATES: Final = (
     ROOT / "secfed/audit/render/report.html.j2",
     *sorted((ROOT / "secfed/console").rglob("*.j2")),
 )
 # Where a text is an argument, by the name of what is called.
-_LOOKED_UP: Final = {"say": 0, "said": 0, "Column": 0, "problem": 2, "BrokenChain": 2}
+_LOOKED_UP: Final = {"say": 0, "said": 0, "Column": 0, "problem": 2}
 _IN_TEMPLATE: Final = re.compile(r'\bsay\("((?:[^"\\]|\\.)*)"')
-# Looked up by a value, not by a constant: kinds of files, what a budget protects, and a warning of the agent.
-_VALUES: Final = ("roster", "transcript", "ledger", "decision log", "model", "record", "site", WARNING)
+# Looked up by a value, not by a constant: kinds of files, what a budget protects, what is checked.
+_VALUES: Final = ("roster", "transcript", "ledger", "decision log", "model", "record", "site")
+_CHECKED: Final = ("keys", "certificate", "CA", "policy", "payments")
 _PLURALS_IN_TEMPLATE: Final = re.compile(r'\bplural\([^"]*?, "([^"]+)"\)')
 
 _NAME: Final = re.compile("[a-z_]*")
@@ -42,8 +40,6 @@ def messages() -> set[Message]:
     found: set[Message] = set()
     for path in SOURCES:
         found |= set(_in_python(ast.parse(path.read_text("utf-8"))))
-    found |= {one for one in _in_python(ast.parse(CHAINS.read_text("utf-8"))) if "{" not in one[0]}
-    found |= {(one,) for one in _returned(AGENT, "now_at_hospital")}
     for path in TEMPLATES:
         text = path.read_text("utf-8")
         found |= {(one,) for one in _IN_TEMPLATE.findall(text)}
@@ -51,23 +47,11 @@ def messages() -> set[Message]:
     texts = tomllib.loads((ROOT / "secfed/audit/privacy/texts.toml").read_text("utf-8"))
     found |= {(one,) for one in _in_table(texts)}
     found |= {(text,) for traits in TRAITS.values() for text in (traits.summary, traits.relies_on)}
-    return {one for one in found | {(one,) for one in _VALUES} if one[0]}
+    return {one for one in found | {(one,) for one in (*_VALUES, *_CHECKED)} if one[0]}
 
 
 def _counted(noun: str) -> Message:
     return f"{{count:,}} {noun}", f"{{count:,}} {noun}s"
-
-
-def _returned(path: Path, name: str) -> Iterator[str]:
-    """Constants that a function returns."""
-    (function,) = (
-        node
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef) and node.name == name
-    )
-    for node in ast.walk(function):
-        if isinstance(node, ast.Return) and node.value is not None:
-            yield from _constants(node.value)
 
 
 def _in_table(value: Any) -> Iterator[str]:

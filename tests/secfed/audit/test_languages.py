@@ -34,6 +34,7 @@ from secfed.audit.render.pdf import to_pdf
 from tests.secfed.audit.messages import ROOT, messages
 from tests.secfed.run_case import secfed
 
+SPACE = "\N{NO-BREAK SPACE}"
 OTHERS = sorted(set(LANGUAGES) - {ENGLISH})
 # Whether an English text is left in a page shows only where it is not the same word in the other language.
 SURELY_ENGLISH = 15
@@ -104,10 +105,15 @@ class TestLanguages:
 
     def test_french_punctuation_stays_on_its_line(self) -> None:
         with speaking("fr"):
-            assert (
-                say("Everything verifies: {checked}", checked="x") == "Tout est vérifié\N{NO-BREAK SPACE}: x"
-            )
+            told = say("Everything verifies: {checked}", checked="x")
+            assert told == "Vérification réussie\N{NO-BREAK SPACE}: x"
             assert phrases.printable(say("{share:.1f} %", share=1.0)) == "1,0\N{NO-BREAK SPACE}%"
+
+    def test_names_are_quoted_as_the_language_does(self) -> None:
+        told = "{exchange} on data set {data_set!r}"
+        for code, quoted in (("en", "'x'"), ("de", "„x“"), ("fr", f"«{SPACE}x{SPACE}»")):
+            with speaking(code):
+                assert say(told, exchange="1", data_set="x").endswith(quoted)
 
     def test_a_language_holds_inside_only(self) -> None:
         with speaking("de"):

@@ -155,7 +155,7 @@ def test_what_left_and_what_is_left_and_whether_it_verifies(opened: Opened) -> N
     yesterday = left[left.index("Yesterday") :]
     assert yesterday.count("earlier (") == 2
     assert "2,054 exact" in yesterday
-    assert "Nothing left." in left[: left.index("Yesterday")]
+    assert "Nothing left the hospital." in left[: left.index("Yesterday")]
     assert "Yesterday" in text(client, "/")
     assert "2 sums with numbers of this hospital" in text(client, "/")
     assert "of epsilon 20 left" in text(client, "/budgets")
@@ -257,7 +257,7 @@ class TestCentre:
         self, client: Any, opened: Opened
     ) -> None:
         assert "earlier (" in text(client, "/")
-        assert "round 2 of 1 done" in text(client, "/")
+        assert "closing evaluation" in text(client, "/")
         run = text(client, f"/runs/{PAST.digest().hex()}")
         assert "3 of 3" in run
         hospitals = text(client, "/hospitals")

@@ -16,10 +16,10 @@ from secfed.records.clock import apart, checked_s, own_clock
     [
         (0, "0 seconds"),
         (1, "1 second"),
-        (-61, "1 minute 1 second"),
+        (-61, "1 minute, 1 second"),
         (3600, "1 hour"),
-        (90_061, "1 day 1 hour"),
-        (400 * 86_400 + 59, "400 days 59 seconds"),
+        (90_061, "1 day, 1 hour"),
+        (400 * 86_400 + 59, "400 days, 59 seconds"),
     ],
 )
 def test_how_far_two_clocks_differ(seconds: float, text: str) -> None:
