@@ -31,10 +31,8 @@ privacy = {{ {privacy}, epsilon = 1.0, delta = 1e-5, clip_norm = 1.0 }}
 def test_a_distribution_is_told_only_where_it_is_drawn(
     algorithm: str, privacy: str, noise: dict[str, str]
 ) -> None:
-    recorded: dict[str, Any] = Study.parse(_STUDY.format(algorithm=algorithm, privacy=privacy)).tables()[
-        "privacy"
-    ]
-    shown = in_effect(recorded)
+    study = Study.parse(_STUDY.format(algorithm=algorithm, privacy=privacy))
+    shown = in_effect(study.tables()["privacy"])
     assert {key: value for key, value in shown.items() if key in ("noise", "distribution")} == noise
     assert "metrics_share" not in shown
     assert shown["epsilon"] == 1.0
