@@ -31,6 +31,10 @@ class Number:
         """The product."""
         return Number(f"{self.name}:{other.name}", lambda table: self.values(table) * other.values(table))
 
+    def centred(self) -> Number:
+        """Less the middle of its bounds: the same combinations, and powers that lose fewer digits."""
+        return replace(self, values=lambda table: self.values(table) - self.centre, centre=0.0)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -47,6 +51,21 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Formula:
+    """What the sums of one formula are of.
+
+    Attributes:
+        numbers: whose products are told.
+        forms: of every numeric factor the columns that it reads, and how it is written.
+        multiplied: whether a term multiplies numbers.
+    """
+
+    numbers: tuple[Number, ...]
+    forms: frozenset[tuple[str, str]]
+    multiplied: bool
+
+
+@dataclass(frozen=True)
 class Checks:
     """Of one analysis.
 
@@ -58,13 +77,15 @@ class Checks:
             before by which a number of the same columns is told, one span each after ``spans``.
         crossed: categories and an event by which times are told; their cells, and those together with what is
             crossed in each analysis before.
+        formula: checked with those before that tell other functions of its columns (:func:`products_span`).
     """
 
     tables: tuple[Crossing, ...] = ()
     joint: tuple[Number, ...] = ()
     spans: tuple[Span, ...] = ()
     grouped: tuple[tuple[Number, tuple[Number, ...]], ...] = ()
-    crossed: Crossing = ()
+    crossed: tuple[Crossing, ...] = ()
+    formula: Formula | None = None
 
 
 ONE = Number("1", lambda table: np.ones(table.records), category=True)
@@ -72,13 +93,21 @@ ONE = Number("1", lambda table: np.ones(table.records), category=True)
 
 def number_of(column: Column) -> Number:
     """A column over its bound, as formulas have it."""
-    return Number(column.name, lambda table: table.values[column.name] / column.bound, columns=(column.name,))
+    return Number(
+        column.name,
+        lambda table: table.values[column.name] / column.bound,
+        columns=(column.name,),
+        centre=(column.low + column.high) / 2 / column.bound,
+    )
 
 
 def indicator(column: Column, position: int) -> Number:
     """Whether a record is of a category."""
-    name = f"{column.name}[{column.categories[position]}]"
-    return Number(name, lambda table: (table.values[column.name] == position) * 1.0, category=True)
+    return Number(
+        _category(column, position),
+        lambda table: (table.values[column.name] == position) * 1.0,
+        category=True,
+    )
 
 
 def indicators_of(column: Column) -> tuple[Number, ...]:
@@ -114,6 +143,14 @@ def outcome_of(design: Design) -> tuple[Number, ...]:
     return (Number(left.text, lambda table: left.values(table) / bound, columns=names, centre=centre),)
 
 
+def category_sets(design: Design) -> list[frozenset[Column]]:
+    """The categories of each column of a formula: several of an interaction, none of a number."""
+    return [
+        frozenset(factor.columns[0] for factor, level in one.parts if level is not None)
+        for one in design.columns
+    ]
+
+
 def crossings_of(design: Design, event: Column | None, *, alone: bool) -> tuple[Crossing, ...]:
     """Each two categorical columns of a formula, each two terms of them together, and events.
 
@@ -121,7 +158,7 @@ def crossings_of(design: Design, event: Column | None, *, alone: bool) -> tuple[
     all three.
     ``alone``: with categories only, events of what interacts are told, too.
     """
-    sets = [frozenset(f.columns[0] for f, level in one.parts if level is not None) for one in design.columns]
+    sets = category_sets(design)
     factors = {column.name: column for one in sets for column in one}
     pairs = combinations([factors[name] for name in sorted(factors)], 2)  # the same order everywhere
     terms = combinations(dict.fromkeys(sets), 2)
@@ -168,29 +205,53 @@ def _known(number: Number, table: Table) -> Rows:
     return known
 
 
-def products_of(design: Design, numbers: Sequence[Number]) -> tuple[Span, ...]:
-    """One span of all that a formula tells, where it computes: functions of a number and their products.
+def squares_of(numbers: Sequence[Number], rows: Callable[[Table], Rows] | None = None) -> tuple[Span, ...]:
+    """A mean and a deviation: two records can be the only ones with a value that is neither 0 nor 1."""
+    centred = (one.centred() for one in numbers if not one.category)
+    return tuple(Span((ONE, one, one * one), rows) for one in centred)
 
-    Enough of these have a combination that is 0 for all records but one, though no two of them do.
-    """
+
+def formula_of(design: Design, numbers: Sequence[Number]) -> Formula:
+    """Of a formula whose sums are of products of these numbers."""
     parts = [[factor for factor, level in one.parts if level is None] for one in design.columns]
-    factors = [factor for own in parts for factor in own] + ([design.left] if design.left else [])
-    computed = any(factor.expression and factor.text != factor.columns[0].name for factor in factors)
-    if not (computed or any(len(own) > 1 for own in parts)):
+    factors = [factor for own in parts for factor in own]
+    if design.left and not design.left.categories:
+        factors.append(design.left)
+    forms = frozenset((column.name, factor.text) for factor in factors for column in factor.columns)
+    return Formula(tuple(numbers), forms, any(len(own) > 1 for own in parts))
+
+
+def products_span(formulas: Sequence[Formula]) -> tuple[Span, ...]:
+    """One span of all that the last of these formulas tells together with those before it.
+
+    Enough functions of one number, and their products, have a combination that is 0 for all records but
+    one, though no two of them do. Where each column has one function only, no product is of two of them.
+    """
+    texts: dict[str, set[str]] = {}
+    for column, text in (form for one in formulas for form in one.forms):
+        texts.setdefault(column, set()).add(text)
+    several = {column for column, own in texts.items() if len(own) > 1}
+    chosen = [one for one in formulas if one.multiplied or any(column in several for column, _ in one.forms)]
+    if formulas[-1] not in chosen:
         return ()
-    centred = [_centred(one) for one in numbers]  # the same combinations, and powers that differ more
-    pairs = combinations_with_replacement(centred, 2)
-    products = (one * other for one, other in pairs if not (one.category and other.category))
-    return (Span((ONE, *centred, *products), shared=True),)
+    numbers, products = dict[str, Number](), dict[tuple[str, ...], Number]()
+    for formula in chosen:
+        own = [one.centred() for one in formula.numbers]
+        numbers |= {one.name: one for one in own}
+        for one, other in combinations_with_replacement(own, 2):
+            if not (one.category and other.category):
+                products[tuple(sorted((one.name, other.name)))] = one * other
+    return (Span((ONE, *numbers.values(), *products.values()), shared=True),)
 
 
-def _centred(number: Number) -> Number:
-    return replace(number, values=lambda table: number.values(table) - number.centre, centre=0.0)
+def _category(column: Column, position: int) -> str:
+    """Quoted: no name of a category is that of another number."""
+    return f"{column.name}[{column.categories[position]!r}]"
 
 
 def _spelt(column: DesignColumn) -> str:
     parts = (
-        factor.columns[0].name + f"[{factor.categories[level]}]" if level is not None else factor.text
+        _category(factor.columns[0], level) if level is not None else factor.text
         for factor, level in column.parts
     )
     return ":".join(sorted(parts))

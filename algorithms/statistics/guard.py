@@ -30,7 +30,16 @@ from secfed.algorithms.statistics.analysis import (
     Values,
     tensor,
 )
-from secfed.algorithms.statistics.checks import ONE, Checks, Crossing, Number, Span, grouped_span
+from secfed.algorithms.statistics.checks import (
+    ONE,
+    Checks,
+    Crossing,
+    Formula,
+    Number,
+    Span,
+    grouped_span,
+    products_span,
+)
 from secfed.algorithms.statistics.cross_table import Positions, table_parts, table_sums
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.leverage import (
@@ -44,10 +53,13 @@ from secfed.algorithms.statistics.leverage import (
     packed_size,
 )
 from secfed.algorithms.statistics.results import Result
+from secfed.errors import ConfigError
 
 GUARD: Final = "_checks"  # no analysis can have this name
 PRODUCTS: Final = "products"
 _PHASE: Final = "phase"  # 0 before the products are known, 1 after
+MOST_COLUMNS: Final = 500  # checked together: a second of every hospital, and 4 kB of memory for a record
+MOST_PRODUCTS: Final = 1_000_000  # of all checks: 8 MB in every sum
 _SMALL, _LONELY = 1.0, 2.0
 
 
@@ -66,6 +78,7 @@ class Guard(Analysis):
         self._spans_of, spans = dict[str, slice](), list[Span]()
         self.sizes = list[int]()  # of the joint numbers up to each analysis that has some
         groups, crossed = dict[str, dict[str, Number]](), list[Crossing]()
+        formulas = list[Formula]()
         for name, one in checks.items():
             named = {_name(table): table for table in (*one.tables, *_crossed(one, crossed))}
             tables |= named
@@ -75,13 +88,28 @@ class Guard(Analysis):
                 self._joint_of[name] = len(self.sizes)
                 self.sizes.append(len(joint))
             own = [*one.spans, *_grouped(one, groups)]
+            if one.formula:
+                formulas.append(one.formula)
+                own += products_span(formulas)
             self._spans_of[name] = slice(len(spans), len(spans) + len(own))
             spans += own
+            self._check_size(name, len(joint), spans)
         self.tables, self.spans = tables, [Span(tuple(joint.values())), *spans]
         self._shared = [at for at, span in enumerate(self.spans) if span.shared]
         self.needed = bool(tables or spans)
         last = max(one.first + one.steps - 1 for one in options)
         self.steps = max(2, last) if self.needed else 0
+
+    def _check_size(self, name: str, joint: int, spans: Sequence[Span]) -> None:
+        """Refuse what would keep every hospital busy, before anything is sent."""
+        widest = max([joint, *(len(span.numbers) for span in spans)])
+        whole = sum(map(packed_size, [*self.sizes, *(len(span.numbers) for span in spans)]))
+        if widest > MOST_COLUMNS or whole > MOST_PRODUCTS:
+            raise ConfigError(
+                f"algorithm.analyses.{name}: with the analyses before it {whole} products of up to {widest} "
+                f"numbers are to be checked; {MOST_PRODUCTS} of {MOST_COLUMNS} are possible",
+                remedy="take fewer terms, fewer functions of one column, or another study",
+            )
 
     def parts(self, step: int) -> Sequence[Part]:
         """The same in every step, since the checks may begin again; zeros where there is nothing to do."""
@@ -201,11 +229,14 @@ class Guard(Analysis):
 
 
 def _crossed(one: Checks, before: list[Crossing]) -> list[Crossing]:
-    """What is crossed together with that of each analysis before, which are kept in ``before``."""
-    if not one.crossed:
-        return []
-    before.append(one.crossed)
-    return [tuple(sorted({*one.crossed, *other}, key=lambda column: column.name)) for other in before]
+    """What is crossed together with what is so far, which is kept in ``before``."""
+    earlier = list(before)
+    before += one.crossed
+    return [
+        tuple(sorted({*own, *other}, key=lambda column: column.name))
+        for own in one.crossed
+        for other in (own, *earlier)
+    ]
 
 
 def _grouped(one: Checks, before: dict[str, dict[str, Number]]) -> list[Span]:
