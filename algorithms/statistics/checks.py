@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.tabular.columns import Column, Table, Values
 from secfed.algorithms.statistics.formula import Design, DesignColumn
+from secfed.algorithms.statistics.leverage import MOST_OF_A_PRODUCT, MOST_OF_A_SQUARE
 
 Rows = NDArray[np.bool_]
 Crossing = tuple[Column, ...]  # whose cells are counted; none for all records
@@ -43,6 +44,7 @@ class Span:
     numbers: tuple[Number, ...]
     rows: Callable[[Table], Rows] | None = None
     shared: bool = False  # whether no combination may be one hospital's, too
+    limit: float = MOST_OF_A_PRODUCT  # of any combination that few records may hold
 
     def matrix(self, table: Table) -> Values:
         """[n, p] of the records that it is of."""
@@ -208,7 +210,7 @@ def _known(number: Number, table: Table) -> Rows:
 def squares_of(numbers: Sequence[Number], rows: Callable[[Table], Rows] | None = None) -> tuple[Span, ...]:
     """A mean and a deviation: two records can be the only ones with a value that is neither 0 nor 1."""
     centred = (one.centred() for one in numbers if not one.category)
-    return tuple(Span((ONE, one, one * one), rows) for one in centred)
+    return tuple(Span((ONE, one, one * one), rows, limit=MOST_OF_A_SQUARE) for one in centred)
 
 
 def formula_of(design: Design, numbers: Sequence[Number]) -> Formula:

@@ -44,7 +44,6 @@ from secfed.algorithms.statistics.cross_table import Positions, table_parts, tab
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.leverage import (
     MOST_HELD,
-    MOST_OF_A_PRODUCT,
     alone,
     components,
     exceeds,
@@ -209,8 +208,8 @@ class Guard(Analysis):
 
     def dominated_spans(self, name: str, state: State) -> list[bool]:
         """Which spans of an analysis few records hold."""
-        own = range(len(self.sizes), len(self._answers))[self._spans_of[name]]
-        return [self._exceeds(at, state, MOST_OF_A_PRODUCT) for at in own]
+        own, first = range(1, len(self.spans))[self._spans_of[name]], len(self.sizes) - 1
+        return [self._exceeds(first + at, state, self.spans[at].limit) for at in own]
 
     def _exceeds(self, at: int, state: State, limit: float) -> bool:
         start = sum(map(packed_size, self._answers[:at]))

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secfed.algorithms.data.tabular.columns import Column
+from secfed.algorithms.statistics.checks import numbers_of
+from secfed.algorithms.statistics.formula import design
 from secfed.errors import ConfigError
 from tests.algorithms.guard_case import COLUMNS, RECORDS, RNG, N, correlation, first, glm, told, why
 from tests.algorithms.statistics_case import study
@@ -241,3 +244,13 @@ def test_events_of_the_groups_of_a_curve_and_a_regression_are_counted() -> None:
     ]
     asked["fit"]["formula"] = "C(stage) + age"  # which blurs how many died in a stage
     assert [why(one) for one in told(asked, ward=ward, stage=stage, dead=dead).values()] == ["", ""]
+
+
+def test_no_category_is_called_like_a_product() -> None:
+    columns = (
+        Column.number("y", 0, 1),
+        Column.category("c", ("0", "1", "1]:d[1")),
+        Column.category("d", ("0", "1")),
+    )
+    numbers = numbers_of(design("y ~ C(c) * C(d)", columns))
+    assert len({one.name for one in numbers}) == len(numbers) == 5
