@@ -77,8 +77,10 @@ class Checks:
         spans: numbers that are checked for themselves, in parallel to what is told of each.
         grouped: numbers whose sums by groups are told, and these: checked with the groups of the analyses
             before by which a number of the same columns is told, one span each after ``spans``.
-        crossed: categories and an event by which times are told; their cells, and those together with what is
-            crossed in each analysis before.
+        crossed: categories and then an event by which times are told; their cells, and those together with
+            what is crossed in each analysis before.
+        nested: the same of which no times are told, but how many events; that counts where an empty cell says
+            that one grouping is part of another, so that events of their difference follow.
         formula: checked with those before that tell other functions of its columns (:func:`products_span`).
     """
 
@@ -87,6 +89,7 @@ class Checks:
     spans: tuple[Span, ...] = ()
     grouped: tuple[tuple[Number, tuple[Number, ...]], ...] = ()
     crossed: tuple[Crossing, ...] = ()
+    nested: tuple[Crossing, ...] = ()
     formula: Formula | None = None
 
 

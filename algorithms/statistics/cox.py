@@ -95,14 +95,14 @@ class Cox(NewtonAnalysis):
         tables = crossings_of(self.design, self.times.event, alone=alone)
         spans = (*pairs_of(numbers), *squares_of(numbers))
         event = self.times.event
-        crossed = tuple((*one, event) for one in category_sets(self.design) if one) if alone else ()
+        nested = tuple((*one, event) for one in category_sets(self.design) if one) if alone else ()
         return Checks(
             tables,
             numbers,
             spans,
             grouped_of(factors_of(self.design)),
-            crossed,
-            formula_of(self.design, numbers),
+            nested=nested,
+            formula=formula_of(self.design, numbers),
         )
 
     def numbers(self) -> Shapes:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import torch
 
-from secfed.algorithms.data.tabular.columns import Table
+from secfed.algorithms.data.tabular.columns import Column, Table
 from secfed.algorithms.statistics.analysis import (
     DONE,
     STATUS,
@@ -62,6 +63,44 @@ MOST_PRODUCTS: Final = 1_000_000  # of all checks: 8 MB in every sum
 _SMALL, _LONELY = 1.0, 2.0
 
 
+@dataclass(frozen=True)
+class _Cells:
+    """A table of these columns; ``events`` among them count only where one grouping is part of another."""
+
+    columns: Crossing
+    events: frozenset[Column] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return ":".join(column.name + "?" * (column in self.events) for column in self.columns)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(column.categories) or 2 for column in self.columns]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.sizes)
+
+    def positions(self, table: Table) -> Positions:
+        """The cell of every record; of a number, whether it is above one half: an event."""
+        where = np.zeros(table.records, np.int64)
+        for column, size in zip(self.columns, self.sizes, strict=True):
+            values = table.values[column.name]
+            own = values if column.categories else values > 0.5
+            where = where * size + own.astype(np.int64)
+        return where
+
+    def counted(self, records: torch.Tensor, hospitals: torch.Tensor) -> tuple[list[float], list[float]]:
+        """Records and hospitals of the cells that none may be small of."""
+        axes = tuple(at for at, column in enumerate(self.columns) if column in self.events)
+        if axes:
+            groups = records.reshape(self.sizes).sum(dim=axes)
+            if bool((groups.round() > 0).all()):
+                records, hospitals = groups, hospitals.reshape(self.sizes).amax(dim=axes)
+        return records.ravel().tolist(), hospitals.ravel().tolist()
+
+
 class Guard(Analysis):
     """The checks of these analyses."""
 
@@ -72,14 +111,14 @@ class Guard(Analysis):
 
     def _read(self, options: Sequence[Analysis]) -> None:
         checks = {one.name: one.checks() for one in options}
-        tables, joint = dict[str, Crossing](), {ONE.name: ONE}
+        tables, joint = dict[str, _Cells](), {ONE.name: ONE}
         self._tables_of, self._joint_of = dict[str, list[str]](), dict[str, int]()
         self._spans_of, spans = dict[str, slice](), list[Span]()
         self.sizes = list[int]()  # of the joint numbers up to each analysis that has some
-        groups, crossed = dict[str, dict[str, Number]](), list[Crossing]()
+        groups, crossed = dict[str, dict[str, Number]](), list[tuple[Crossing, bool]]()
         formulas = list[Formula]()
         for name, one in checks.items():
-            named = {_name(table): table for table in (*one.tables, *_crossed(one, crossed))}
+            named = {cells.name: cells for cells in (*map(_Cells, one.tables), *_crossed(one, crossed))}
             tables |= named
             self._tables_of[name] = list(named)
             if one.joint:
@@ -113,9 +152,7 @@ class Guard(Analysis):
     def parts(self, step: int) -> Sequence[Part]:
         """The same in every step, since the checks may begin again; zeros where there is nothing to do."""
         del step
-        parts = [
-            part for name, crossing in self.tables.items() for part in table_parts(name, _shape(crossing))
-        ]
+        parts = [part for name, cells in self.tables.items() for part in table_parts(name, (1, cells.size))]
         sizes = sum(packed_size(len(span.numbers)) for span in self.spans)
         parts += [Part(PRODUCTS, (sizes,)), Part("held", (sum(map(packed_size, self._answers)),))]
         return [*parts, Part("alone", (self._alone,), whole=True)] if self.sizes else parts
@@ -148,9 +185,9 @@ class Guard(Analysis):
         found: dict[str, Values] = {part.name: np.zeros(part.shape) for part in self.parts(step)}
         matrices = [span.matrix(table) for span in self.spans]
         if not float(given.get(_PHASE, 0.0)):
-            for name, crossing in self.tables.items():
-                where = _positions(crossing, table)
-                found |= table_sums(name, np.zeros_like(where), where, _shape(crossing))
+            for name, cells in self.tables.items():
+                where = cells.positions(table)
+                found |= table_sums(name, np.zeros_like(where), where, (1, cells.size))
             return found | {PRODUCTS: np.concatenate([packed(one) for one in matrices])}
         start, answers, shares = 0, list[Values](), list[Values]()
         for at, matrix in enumerate(matrices):
@@ -176,16 +213,16 @@ class Guard(Analysis):
             self.restart(state)
         else:
             state[PRODUCTS], state[_PHASE] = totals[PRODUCTS], tensor(1.0)
-            state["tables"] = tensor([self._of_table(name, totals) for name in self.tables])
+            state["tables"] = tensor([self._of_table(cells, totals) for cells in self.tables.values()])
 
     def restart(self, state: State) -> None:
         """Begin again with the next step."""
         state[DONE], state[_PHASE] = tensor(0.0), tensor(0.0)
         state[STATUS] = tensor(float(Reason.UNFINISHED))
 
-    def _of_table(self, name: str, totals: Mapping[str, torch.Tensor]) -> float:
-        records, places = totals[f"records/{name}"].ravel(), totals[f"hospitals/{name}"].ravel()
-        pairs = [(n, round(where)) for n, where in zip(records.tolist(), places.tolist(), strict=True)]
+    def _of_table(self, cells: _Cells, totals: Mapping[str, torch.Tensor]) -> float:
+        records = cells.counted(totals[f"records/{cells.name}"], totals[f"hospitals/{cells.name}"])
+        pairs = [(n, round(where)) for n, where in zip(*records, strict=True)]
         if any(is_small(n, self.min_cell) for n, _ in pairs):
             return _SMALL
         few = any(round(n) > 0 and where < self.rules.min_hospitals for n, where in pairs)
@@ -227,14 +264,18 @@ class Guard(Analysis):
         return Result({})
 
 
-def _crossed(one: Checks, before: list[Crossing]) -> list[Crossing]:
+def _crossed(one: Checks, before: list[tuple[Crossing, bool]]) -> list[_Cells]:
     """What is crossed together with what is so far, which is kept in ``before``."""
+    own = [*((crossing, False) for crossing in one.crossed), *((crossing, True) for crossing in one.nested)]
     earlier = list(before)
-    before += one.crossed
+    before += own
     return [
-        tuple(sorted({*own, *other}, key=lambda column: column.name))
-        for own in one.crossed
-        for other in (own, *earlier)
+        _Cells(
+            tuple(sorted({*mine, *other}, key=lambda column: column.name)),
+            frozenset({mine[-1], other[-1]}) if nested or also else frozenset(),
+        )
+        for mine, nested in own
+        for other, also in ((mine, nested), *earlier)
     ]
 
 
@@ -252,21 +293,3 @@ def _grouped(one: Checks, before: dict[str, dict[str, Number]]) -> list[Span]:
             before[column] = before.get(column, {}) | own
         found.append(grouped_span(number, () if known.keys() == own.keys() else tuple(known.values())))
     return found
-
-
-def _name(crossing: Crossing) -> str:
-    return ":".join(column.name for column in crossing)
-
-
-def _shape(crossing: Crossing) -> tuple[int, int]:
-    return 1, math.prod(len(column.categories) or 2 for column in crossing)
-
-
-def _positions(crossing: Crossing, table: Table) -> Positions:
-    """The cell of every record; of a number, whether it is above one half: an event."""
-    where = np.zeros(table.records, np.int64)
-    for column in crossing:
-        values = table.values[column.name]
-        own = values if column.categories else values > 0.5
-        where = where * (len(column.categories) or 2) + own.astype(np.int64)
-    return where

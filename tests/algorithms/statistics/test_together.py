@@ -242,6 +242,8 @@ def test_events_of_the_groups_of_a_curve_and_a_regression_are_counted() -> None:
         "",
         "small_categories",
     ]
+    crossed = np.where(np.arange(N) < 8, 0.0, stage)  # of eight in the ward: no grouping is part of the other
+    assert [why(one) for one in told(asked, ward=ward, stage=crossed, dead=dead).values()] == ["", ""]
     asked["fit"]["formula"] = "C(stage) + age"  # which blurs how many died in a stage
     assert [why(one) for one in told(asked, ward=ward, stage=stage, dead=dead).values()] == ["", ""]
 
