@@ -25,7 +25,7 @@ from secfed.study.study import Study
 
 Analyses = Mapping[str, Mapping[str, Any]]
 _FEW: Final = 10  # of 100 studies
-SIZES: Final = (50, 100, 200, 400, 800, 1600, 3200)
+SIZES: Final = (50, 100, 200, 400, 600, 1000, 1600)
 HOSPITALS: Final = 4
 _SQUARE: Final = "`bp ~ age + I(age**2) + chol`"
 _CLIPPED: Final = f"{_SQUARE}, narrower bounds that clip"

@@ -59,7 +59,7 @@ GUARD: Final = "_checks"  # no analysis can have this name
 PRODUCTS: Final = "products"
 _PHASE: Final = "phase"  # 0 before the products are known, 1 after
 MOST_COLUMNS: Final = 500  # checked together: a second of every hospital, and 4 kB of memory for a record
-MOST_PRODUCTS: Final = 1_000_000  # of all checks: 8 MB in every sum
+MOST_PRODUCTS: Final = 1_000_000  # of all checks: 8 MB, twice, in every sum
 _SMALL, _LONELY = 1.0, 2.0
 
 
