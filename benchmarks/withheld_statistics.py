@@ -139,7 +139,7 @@ model = { name = "none" }
 data = { name = "heart-table" }
 """
 HEART: Final[Mapping[str, Analyses]] = {
-    "Table 1 of six numbers by disease": {
+    "Table 1 of five numbers by disease": {
         "a": {
             "kind": "describe",
             "columns": ["age", "trestbps", "chol", "thalach", "oldpeak"],
@@ -157,7 +157,7 @@ HEART: Final[Mapping[str, Analyses]] = {
     "`thalach ~ age + I(age**2) + sex`": {"a": glm("thalach ~ age + I(age**2) + sex")},
     "`disease ~ age * sex + thalach`": {"a": logistic("disease ~ age * sex + thalach")},
     "`disease ~ age + I(age**2) + sex`": {"a": logistic("disease ~ age + I(age**2) + sex")},
-    "correlations of four numbers": {
+    "correlations of four of them": {
         "a": {"kind": "correlation", "columns": ["age", "trestbps", "thalach", "oldpeak"]}
     },
 }
