@@ -34,7 +34,7 @@ from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.unfit import unfit
 from secfed.algorithms.statistics.analysis import DONE, WEIGHTS, Analysis, Rules
 from secfed.algorithms.statistics.counts import ALL, MISSING
-from secfed.algorithms.statistics.differences import divided_twice, read_twice
+from secfed.algorithms.statistics.differences import read_twice
 from secfed.algorithms.statistics.guard import Guard
 from secfed.algorithms.statistics.kinds import kind_of
 from secfed.algorithms.statistics.options import (
@@ -42,6 +42,7 @@ from secfed.algorithms.statistics.options import (
 )
 from secfed.algorithms.statistics.plan import Step, planned
 from secfed.algorithms.statistics.server import StatisticsServer
+from secfed.algorithms.statistics.together import check_cells, check_ridges, check_steps
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.unit_sums import ADDED_UP, UnitSums
 from secfed.errors import ConfigError, DataError
@@ -183,7 +184,7 @@ def analyses_of(
     options: StatisticsOptions, data: TableData, *, noisy: bool = False, replaced: bool = False
 ) -> tuple[Analysis, ...]:
     """The analyses in the order of the study, each after those that it builds on."""
-    _check_cells(options)
+    check_cells(options.analyses)
     shared = rules_of(options, data, noisy=noisy, replaced=replaced)
     made: dict[str, Analysis] = {}
     rest: Mapping[str, Any] = dict(options.analyses)
@@ -191,6 +192,9 @@ def analyses_of(
     for name in ordered:
         rules = replace(shared, earlier=dict(made))
         made[name] = kind_of(rest[name], noisy=noisy)(name, rest[name], rules)
+    if not noisy:
+        check_ridges(options.analyses)
+        check_steps(made.values())
     return tuple(made[name] for name in rest)
 
 
@@ -228,16 +232,6 @@ def check_privacy(privacy: PrivacySection, analyses: Sequence[Analysis]) -> None
         raise ConfigError(
             "privacy.clip_norm: has no effect with statistics, whose tables bound every record",
             remedy="remove it",
-        )
-
-
-def _check_cells(options: StatisticsOptions) -> None:
-    """Refuse two divisions of one column: the differences of their cells could be those of a few records."""
-    tables = {name: one.model_dump() for name, one in options.analyses.items()}
-    for name, column in divided_twice(tables):
-        raise ConfigError(
-            f"algorithm.analyses.{name}: another analysis of its kind divides {column!r} into other cells",
-            remedy="use the same; the difference of two divisions could tell a few records",
         )
 
 

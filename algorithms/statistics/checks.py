@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.tabular.columns import Column, Table, Values
 from secfed.algorithms.statistics.formula import Design, DesignColumn
+from secfed.algorithms.statistics.leverage import MOST_OF_A_PRODUCT, MOST_OF_A_SQUARE
 
 Rows = NDArray[np.bool_]
 Crossing = tuple[Column, ...]  # whose cells are counted; none for all records
@@ -31,6 +32,10 @@ class Number:
         """The product."""
         return Number(f"{self.name}:{other.name}", lambda table: self.values(table) * other.values(table))
 
+    def centred(self) -> Number:
+        """Less the middle of its bounds: the same combinations, and powers that lose fewer digits."""
+        return replace(self, values=lambda table: self.values(table) - self.centre, centre=0.0)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -39,11 +44,27 @@ class Span:
     numbers: tuple[Number, ...]
     rows: Callable[[Table], Rows] | None = None
     shared: bool = False  # whether no combination may be one hospital's, too
+    limit: float = MOST_OF_A_PRODUCT  # of any combination that few records may hold
 
     def matrix(self, table: Table) -> Values:
         """[n, p] of the records that it is of."""
         table = table if self.rows is None else table.take(self.rows(table))
         return np.column_stack([number.values(table) for number in self.numbers])
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What the sums of one formula are of.
+
+    Attributes:
+        numbers: whose products are told.
+        forms: of every numeric factor the columns that it reads, and how it is written.
+        multiplied: whether a term multiplies numbers.
+    """
+
+    numbers: tuple[Number, ...]
+    forms: frozenset[tuple[str, str]]
+    multiplied: bool
 
 
 @dataclass(frozen=True)
@@ -56,15 +77,20 @@ class Checks:
         spans: numbers that are checked for themselves, in parallel to what is told of each.
         grouped: numbers whose sums by groups are told, and these: checked with the groups of the analyses
             before by which a number of the same columns is told, one span each after ``spans``.
-        crossed: categories and an event by which times are told; their cells, and those together with what is
-            crossed in each analysis before.
+        crossed: categories and then an event by which times are told; their cells, and those together with
+            what is crossed in each analysis before.
+        nested: the same of which no times are told, but how many events; that counts where an empty cell says
+            that one grouping is part of another, so that events of their difference follow.
+        formula: checked with those before that tell other functions of its columns (:func:`products_span`).
     """
 
     tables: tuple[Crossing, ...] = ()
     joint: tuple[Number, ...] = ()
     spans: tuple[Span, ...] = ()
     grouped: tuple[tuple[Number, tuple[Number, ...]], ...] = ()
-    crossed: Crossing = ()
+    crossed: tuple[Crossing, ...] = ()
+    nested: tuple[Crossing, ...] = ()
+    formula: Formula | None = None
 
 
 ONE = Number("1", lambda table: np.ones(table.records), category=True)
@@ -72,13 +98,21 @@ ONE = Number("1", lambda table: np.ones(table.records), category=True)
 
 def number_of(column: Column) -> Number:
     """A column over its bound, as formulas have it."""
-    return Number(column.name, lambda table: table.values[column.name] / column.bound, columns=(column.name,))
+    return Number(
+        column.name,
+        lambda table: table.values[column.name] / column.bound,
+        columns=(column.name,),
+        centre=(column.low + column.high) / 2 / column.bound,
+    )
 
 
 def indicator(column: Column, position: int) -> Number:
     """Whether a record is of a category."""
-    name = f"{column.name}[{column.categories[position]}]"
-    return Number(name, lambda table: (table.values[column.name] == position) * 1.0, category=True)
+    return Number(
+        _category(column, position),
+        lambda table: (table.values[column.name] == position) * 1.0,
+        category=True,
+    )
 
 
 def indicators_of(column: Column) -> tuple[Number, ...]:
@@ -114,6 +148,14 @@ def outcome_of(design: Design) -> tuple[Number, ...]:
     return (Number(left.text, lambda table: left.values(table) / bound, columns=names, centre=centre),)
 
 
+def category_sets(design: Design) -> list[frozenset[Column]]:
+    """The categories of each column of a formula: several of an interaction, none of a number."""
+    return [
+        frozenset(factor.columns[0] for factor, level in one.parts if level is not None)
+        for one in design.columns
+    ]
+
+
 def crossings_of(design: Design, event: Column | None, *, alone: bool) -> tuple[Crossing, ...]:
     """Each two categorical columns of a formula, each two terms of them together, and events.
 
@@ -121,7 +163,7 @@ def crossings_of(design: Design, event: Column | None, *, alone: bool) -> tuple[
     all three.
     ``alone``: with categories only, events of what interacts are told, too.
     """
-    sets = [frozenset(f.columns[0] for f, level in one.parts if level is not None) for one in design.columns]
+    sets = category_sets(design)
     factors = {column.name: column for one in sets for column in one}
     pairs = combinations([factors[name] for name in sorted(factors)], 2)  # the same order everywhere
     terms = combinations(dict.fromkeys(sets), 2)
@@ -168,29 +210,53 @@ def _known(number: Number, table: Table) -> Rows:
     return known
 
 
-def products_of(design: Design, numbers: Sequence[Number]) -> tuple[Span, ...]:
-    """One span of all that a formula tells, where it computes: functions of a number and their products.
+def squares_of(numbers: Sequence[Number], rows: Callable[[Table], Rows] | None = None) -> tuple[Span, ...]:
+    """A mean and a deviation: two records can be the only ones with a value that is neither 0 nor 1."""
+    centred = (one.centred() for one in numbers if not one.category)
+    return tuple(Span((ONE, one, one * one), rows, limit=MOST_OF_A_SQUARE) for one in centred)
 
-    Enough of these have a combination that is 0 for all records but one, though no two of them do.
-    """
+
+def formula_of(design: Design, numbers: Sequence[Number]) -> Formula:
+    """Of a formula whose sums are of products of these numbers."""
     parts = [[factor for factor, level in one.parts if level is None] for one in design.columns]
-    factors = [factor for own in parts for factor in own] + ([design.left] if design.left else [])
-    computed = any(factor.expression and factor.text != factor.columns[0].name for factor in factors)
-    if not (computed or any(len(own) > 1 for own in parts)):
+    factors = [factor for own in parts for factor in own]
+    if design.left and not design.left.categories:
+        factors.append(design.left)
+    forms = frozenset((column.name, factor.text) for factor in factors for column in factor.columns)
+    return Formula(tuple(numbers), forms, any(len(own) > 1 for own in parts))
+
+
+def products_span(formulas: Sequence[Formula]) -> tuple[Span, ...]:
+    """One span of all that the last of these formulas tells together with those before it.
+
+    Enough functions of one number, and their products, have a combination that is 0 for all records but
+    one, though no two of them do. Where each column has one function only, no product is of two of them.
+    """
+    texts: dict[str, set[str]] = {}
+    for column, text in (form for one in formulas for form in one.forms):
+        texts.setdefault(column, set()).add(text)
+    several = {column for column, own in texts.items() if len(own) > 1}
+    chosen = [one for one in formulas if one.multiplied or any(column in several for column, _ in one.forms)]
+    if formulas[-1] not in chosen:
         return ()
-    centred = [_centred(one) for one in numbers]  # the same combinations, and powers that differ more
-    pairs = combinations_with_replacement(centred, 2)
-    products = (one * other for one, other in pairs if not (one.category and other.category))
-    return (Span((ONE, *centred, *products), shared=True),)
+    numbers, products = dict[str, Number](), dict[tuple[str, ...], Number]()
+    for formula in chosen:
+        own = [one.centred() for one in formula.numbers]
+        numbers |= {one.name: one for one in own}
+        for one, other in combinations_with_replacement(own, 2):
+            if not (one.category and other.category):
+                products[tuple(sorted((one.name, other.name)))] = one * other
+    return (Span((ONE, *numbers.values(), *products.values()), shared=True),)
 
 
-def _centred(number: Number) -> Number:
-    return replace(number, values=lambda table: number.values(table) - number.centre, centre=0.0)
+def _category(column: Column, position: int) -> str:
+    """Quoted: no name of a category is that of another number."""
+    return f"{column.name}[{column.categories[position]!r}]"
 
 
 def _spelt(column: DesignColumn) -> str:
     parts = (
-        factor.columns[0].name + f"[{factor.categories[level]}]" if level is not None else factor.text
+        _category(factor.columns[0], level) if level is not None else factor.text
         for factor, level in column.parts
     )
     return ":".join(sorted(parts))

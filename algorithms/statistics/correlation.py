@@ -15,7 +15,7 @@ import torch
 from secfed.algorithms.data.tabular.columns import Table
 from secfed.algorithms.statistics.analysis import Analysis, Part, Shapes, State, Values, finish, hide, tensor
 from secfed.algorithms.statistics.arithmetic import symmetric
-from secfed.algorithms.statistics.checks import Checks, number_of, pairs_of
+from secfed.algorithms.statistics.checks import Checks, Formula, number_of, pairs_of, squares_of
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.moments import centre_of, scale_of
 from secfed.algorithms.statistics.options import CorrelationOptions
@@ -46,7 +46,9 @@ class Correlation(Analysis):
     def checks(self) -> Checks:
         """Of all pairs."""
         numbers = tuple(map(number_of, self.numbers))
-        return Checks(((),), numbers, pairs_of(numbers))
+        spans = (*pairs_of(numbers), *squares_of(numbers))
+        forms = frozenset((one.name, one.name) for one in self.numbers)
+        return Checks(((),), numbers, spans, formula=Formula(numbers, forms, multiplied=False))
 
     def shapes(self) -> Shapes:
         """Means, covariances and how many records."""

@@ -21,12 +21,14 @@ from secfed.algorithms.statistics.analysis import Part, Shapes, State, Values, h
 from secfed.algorithms.statistics.arithmetic import Matrix, dot, four_digits, logarithm
 from secfed.algorithms.statistics.checks import (
     Checks,
+    category_sets,
     crossings_of,
     factors_of,
+    formula_of,
     grouped_of,
     numbers_of,
     pairs_of,
-    products_of,
+    squares_of,
 )
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.estimates import estimates
@@ -91,8 +93,17 @@ class Cox(NewtonAnalysis):
         numbers = numbers_of(self.design)
         alone = all(number.category for number in numbers)
         tables = crossings_of(self.design, self.times.event, alone=alone)
-        spans = (*pairs_of(numbers), *products_of(self.design, numbers))
-        return Checks(tables, numbers, spans, grouped_of(factors_of(self.design)))
+        spans = (*pairs_of(numbers), *squares_of(numbers))
+        event = self.times.event
+        nested = tuple((*one, event) for one in category_sets(self.design) if one) if alone else ()
+        return Checks(
+            tables,
+            numbers,
+            spans,
+            grouped_of(factors_of(self.design)),
+            nested=nested,
+            formula=formula_of(self.design, numbers),
+        )
 
     def numbers(self) -> Shapes:
         """Records, events and log-likelihoods with and without terms; what hazards are relative to."""

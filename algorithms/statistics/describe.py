@@ -173,10 +173,12 @@ class Describe(Analysis):
         for at, column in enumerate(self._of_numbers):
             rows = told[f"told/{column.name}"].clone()
             withheld = [n != 0 and math.isnan(mean) for n, _, mean, *_ in rows[:-1].tolist()]
-            hidden = hidden_groups(self.by, withheld, spans[at * each : (at + 1) * each])
-            if spans[len(self._of_numbers) * each + at]:  # with the groups of analyses before
-                hidden = None
-            rows[[True] * len(rows) if hidden is None else [*hidden, False], 2:4] = math.nan
+            means, squares = (spans[(2 * at + k) * each :][:each] for k in range(2))
+            if spans[2 * len(self._of_numbers) * each + at]:  # with the groups of analyses before
+                means = [True] * each
+            for first, few in ((2, means), (3, [a or b for a, b in zip(means, squares, strict=True)])):
+                hidden = hidden_groups(self.by, withheld, few)
+                rows[[True] * len(rows) if hidden is None else [*hidden, False], first:4] = math.nan
             told[f"told/{column.name}"] = rows
         return told
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from secfed.algorithms.data.tabular.columns import Column, Table
 from secfed.algorithms.statistics.analysis import positions
-from secfed.algorithms.statistics.checks import ONE, Rows, Span, number_of
+from secfed.algorithms.statistics.checks import ONE, Rows, Span, number_of, squares_of
 
 _MOST_PAIRED: Final = 20  # groups; of more, none may be withheld where a mean is told
 
@@ -27,8 +27,10 @@ def unions_of(by: Column | None) -> list[tuple[int, ...]]:
 
 
 def group_spans(column: Column, by: Column | None) -> list[Span]:
-    """The sums of mean and deviation, of each union."""
-    return [Span((ONE, number_of(column)), partial(_rows, column, by, union)) for union in unions_of(by)]
+    """The sums of the mean, of each union; and then those of the deviation."""
+    number, rows = number_of(column), [partial(_rows, column, by, union) for union in unions_of(by)]
+    means = [Span((ONE, number), own) for own in rows]
+    return [*means, *(span for own in rows for span in squares_of((number,), own))]
 
 
 def _rows(column: Column, by: Column | None, union: tuple[int, ...], table: Table) -> Rows:

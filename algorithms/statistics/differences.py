@@ -58,6 +58,22 @@ def divided_twice(analyses: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, where[1]
 
 
+def penalised_twice(analyses: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Models of one study with or beside a ridge that an earlier one is of the same columns as; and that one.
+
+    Of a linear model every ridge follows from the same sums.
+    """
+    known: dict[tuple[Any, ...], str] = {}
+    for name, table in analyses.items():
+        if table["kind"] not in ("glm", "cox") or table.get("family") == "gaussian":
+            continue
+        sides = (frozenset(_WORD.findall(side)) - _NO_COLUMNS for side in table["formula"].split("~"))
+        key = (table["kind"], table.get("family"), table.get("time"), table.get("event"), *sides)
+        first = known.setdefault(key, name)
+        if first != name and (table["ridge"] or analyses[first]["ridge"]):
+            yield name, first
+
+
 def read_twice(declared: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Columns of one study that read what an earlier one reads, and that one."""
     known: dict[str, str] = {}

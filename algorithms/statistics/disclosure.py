@@ -55,7 +55,8 @@ EXPLANATIONS: Final = {
     Reason.SMALL_CATEGORIES: "a category, or two together, has fewer records than min_cell, or fewer with or "
     "without the event; join categories, or leave it out",
     Reason.DOMINATED: "fewer records than min_cell would decide a number of it, alone or with the analyses "
-    "before it; take fewer or smoother terms, or the logarithm of a number with a few large values",
+    'before it; take fewer or smoother terms, narrower bounds with outside = "clip", or the logarithm of a '
+    "number with a few large values",
     Reason.TOO_NOISY: "the noise is too large for an estimate from so few records; raise epsilon, take fewer "
     "terms, or declare narrower bounds",
     Reason.OUT_OF_RANGE: "predictions are beyond what the declared columns allow",

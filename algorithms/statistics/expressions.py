@@ -61,6 +61,14 @@ class Expression:
             raise refused(text, "is a constant", "name a column, or leave it out")
         return cls(text, used, interval, tree)
 
+    @property
+    def degree(self) -> float:
+        """Of a polynomial of columns, and of roots and logarithms of their sums; infinite if it is none.
+
+        What is none can rise from 0 to 1 between two neighbouring values of a column.
+        """
+        return _degree(self._tree)
+
     def values(self, table: Table) -> Values:
         """The value for every record; NaN where a column is missing."""
         return _values(self._tree, table)
@@ -131,6 +139,42 @@ def _power(base: Interval, power: int) -> Interval:
     if power % 2 == 0 and base[0] < 0 < base[1]:
         ends.append(0.0)
     return min(ends), max(ends)
+
+
+def _degree(node: ast.expr) -> float:
+    match node:
+        case ast.Name():
+            return 1.0
+        case ast.UnaryOp(operand=inner):
+            return _degree(inner)
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))):
+            return _degree(left) * power
+        case ast.BinOp(left=left, op=op, right=right):
+            one, other = _degree(left), _degree(right)
+            if isinstance(op, ast.Add | ast.Sub):
+                return max(one, other)
+            return one + other if isinstance(op, ast.Mult) or _is_monomial(right) else math.inf
+        case ast.Call(args=[inner]):
+            function, of = _function(node), _degree(inner)
+            if function == "I" or not of:
+                return of
+            # A root of a square is a kink, and the difference of two kinks is a step.
+            return 1.0 if function != "exp" and (of <= 1 or _is_monomial(inner)) else math.inf
+    return 0.0  # a constant
+
+
+def _is_monomial(node: ast.expr) -> bool:
+    """Whether a tree multiplies only, so that it changes nowhere but near 0."""
+    match node:
+        case ast.Constant() | ast.Name():
+            return True
+        case ast.BinOp(left=left, op=ast.Pow()):
+            return _is_monomial(left)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _is_monomial(left) and _is_monomial(right)
+        case ast.Call(args=[inner]):
+            return _function(node) == "I" and _is_monomial(inner)
+    return not _degree(node)
 
 
 def _function(node: ast.Call) -> str | None:

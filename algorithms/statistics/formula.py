@@ -68,6 +68,12 @@ class DesignColumn:
         """No value is larger in magnitude."""
         return float(prod(max(map(abs, factor.interval)) for factor, level in self.parts if level is None))
 
+    @property
+    def degree(self) -> float:
+        """Of its numbers, multiplied; see :attr:`Expression.degree`."""
+        factors = (factor.expression for factor, level in self.parts if level is None)
+        return sum(expression.degree for expression in factors if expression)
+
 
 @dataclass(frozen=True)
 class Design:

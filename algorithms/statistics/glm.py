@@ -21,11 +21,12 @@ from secfed.algorithms.statistics.checks import (
     Checks,
     crossings_of,
     factors_of,
+    formula_of,
     grouped_of,
     numbers_of,
     outcome_of,
     pairs_of,
-    products_of,
+    squares_of,
 )
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.estimates import estimates
@@ -109,8 +110,9 @@ class Glm(NewtonAnalysis):
         event = self.design.left.columns[0] if binomial and self.design.left is not None else None
         alone = all(number.category for number in numbers)
         tables = crossings_of(self.design, event, alone=alone)
-        spans = (*pairs_of(numbers), *products_of(self.design, numbers))
-        return Checks(tables, numbers, spans, grouped)
+        squared = [one for one in numbers if self.family_name == "gaussian" or one not in outcome]
+        spans = (*pairs_of(numbers), *squares_of(squared))
+        return Checks(tables, numbers, spans, grouped, formula=formula_of(self.design, numbers))
 
     def numbers(self) -> Shapes:
         """How many records, their deviance, sums of outcomes, and the step."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import torch
 
-from secfed.algorithms.data.tabular.columns import Table
+from secfed.algorithms.data.tabular.columns import Column, Table
 from secfed.algorithms.statistics.analysis import (
     DONE,
     STATUS,
@@ -30,12 +31,20 @@ from secfed.algorithms.statistics.analysis import (
     Values,
     tensor,
 )
-from secfed.algorithms.statistics.checks import ONE, Checks, Crossing, Number, Span, grouped_span
+from secfed.algorithms.statistics.checks import (
+    ONE,
+    Checks,
+    Crossing,
+    Formula,
+    Number,
+    Span,
+    grouped_span,
+    products_span,
+)
 from secfed.algorithms.statistics.cross_table import Positions, table_parts, table_sums
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.leverage import (
     MOST_HELD,
-    MOST_OF_A_PRODUCT,
     alone,
     components,
     exceeds,
@@ -44,11 +53,52 @@ from secfed.algorithms.statistics.leverage import (
     packed_size,
 )
 from secfed.algorithms.statistics.results import Result
+from secfed.errors import ConfigError
 
 GUARD: Final = "_checks"  # no analysis can have this name
 PRODUCTS: Final = "products"
 _PHASE: Final = "phase"  # 0 before the products are known, 1 after
+MOST_COLUMNS: Final = 500  # checked together: a second of every hospital, and 4 kB of memory for a record
+MOST_PRODUCTS: Final = 1_000_000  # of all checks: 8 MB, twice, in every sum
 _SMALL, _LONELY = 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """A table of these columns; ``events`` among them count only where one grouping is part of another."""
+
+    columns: Crossing
+    events: frozenset[Column] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return ":".join(column.name + "?" * (column in self.events) for column in self.columns)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(column.categories) or 2 for column in self.columns]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.sizes)
+
+    def positions(self, table: Table) -> Positions:
+        """The cell of every record; of a number, whether it is above one half: an event."""
+        where = np.zeros(table.records, np.int64)
+        for column, size in zip(self.columns, self.sizes, strict=True):
+            values = table.values[column.name]
+            own = values if column.categories else values > 0.5
+            where = where * size + own.astype(np.int64)
+        return where
+
+    def counted(self, records: torch.Tensor, hospitals: torch.Tensor) -> tuple[list[float], list[float]]:
+        """Records and hospitals of the cells that none may be small of."""
+        axes = tuple(at for at, column in enumerate(self.columns) if column in self.events)
+        if axes:
+            groups = records.reshape(self.sizes).sum(dim=axes)
+            if bool((groups.round() > 0).all()):
+                records, hospitals = groups, hospitals.reshape(self.sizes).amax(dim=axes)
+        return records.ravel().tolist(), hospitals.ravel().tolist()
 
 
 class Guard(Analysis):
@@ -61,13 +111,14 @@ class Guard(Analysis):
 
     def _read(self, options: Sequence[Analysis]) -> None:
         checks = {one.name: one.checks() for one in options}
-        tables, joint = dict[str, Crossing](), {ONE.name: ONE}
+        tables, joint = dict[str, _Cells](), {ONE.name: ONE}
         self._tables_of, self._joint_of = dict[str, list[str]](), dict[str, int]()
         self._spans_of, spans = dict[str, slice](), list[Span]()
         self.sizes = list[int]()  # of the joint numbers up to each analysis that has some
-        groups, crossed = dict[str, dict[str, Number]](), list[Crossing]()
+        groups, crossed = dict[str, dict[str, Number]](), list[tuple[Crossing, bool]]()
+        formulas = list[Formula]()
         for name, one in checks.items():
-            named = {_name(table): table for table in (*one.tables, *_crossed(one, crossed))}
+            named = {cells.name: cells for cells in (*map(_Cells, one.tables), *_crossed(one, crossed))}
             tables |= named
             self._tables_of[name] = list(named)
             if one.joint:
@@ -75,20 +126,33 @@ class Guard(Analysis):
                 self._joint_of[name] = len(self.sizes)
                 self.sizes.append(len(joint))
             own = [*one.spans, *_grouped(one, groups)]
+            if one.formula:
+                formulas.append(one.formula)
+                own += products_span(formulas)
             self._spans_of[name] = slice(len(spans), len(spans) + len(own))
             spans += own
+            self._check_size(name, len(joint), spans)
         self.tables, self.spans = tables, [Span(tuple(joint.values())), *spans]
         self._shared = [at for at, span in enumerate(self.spans) if span.shared]
         self.needed = bool(tables or spans)
         last = max(one.first + one.steps - 1 for one in options)
         self.steps = max(2, last) if self.needed else 0
 
+    def _check_size(self, name: str, joint: int, spans: Sequence[Span]) -> None:
+        """Refuse what would keep every hospital busy, before anything is sent."""
+        widest = max([joint, *(len(span.numbers) for span in spans)])
+        whole = sum(map(packed_size, [*self.sizes, *(len(span.numbers) for span in spans)]))
+        if widest > MOST_COLUMNS or whole > MOST_PRODUCTS:
+            raise ConfigError(
+                f"algorithm.analyses.{name}: with the analyses before it {whole} products of up to {widest} "
+                f"numbers are to be checked; {MOST_PRODUCTS} of {MOST_COLUMNS} are possible",
+                remedy="take fewer terms, fewer functions of one column, or another study",
+            )
+
     def parts(self, step: int) -> Sequence[Part]:
         """The same in every step, since the checks may begin again; zeros where there is nothing to do."""
         del step
-        parts = [
-            part for name, crossing in self.tables.items() for part in table_parts(name, _shape(crossing))
-        ]
+        parts = [part for name, cells in self.tables.items() for part in table_parts(name, (1, cells.size))]
         sizes = sum(packed_size(len(span.numbers)) for span in self.spans)
         parts += [Part(PRODUCTS, (sizes,)), Part("held", (sum(map(packed_size, self._answers)),))]
         return [*parts, Part("alone", (self._alone,), whole=True)] if self.sizes else parts
@@ -121,9 +185,9 @@ class Guard(Analysis):
         found: dict[str, Values] = {part.name: np.zeros(part.shape) for part in self.parts(step)}
         matrices = [span.matrix(table) for span in self.spans]
         if not float(given.get(_PHASE, 0.0)):
-            for name, crossing in self.tables.items():
-                where = _positions(crossing, table)
-                found |= table_sums(name, np.zeros_like(where), where, _shape(crossing))
+            for name, cells in self.tables.items():
+                where = cells.positions(table)
+                found |= table_sums(name, np.zeros_like(where), where, (1, cells.size))
             return found | {PRODUCTS: np.concatenate([packed(one) for one in matrices])}
         start, answers, shares = 0, list[Values](), list[Values]()
         for at, matrix in enumerate(matrices):
@@ -149,16 +213,16 @@ class Guard(Analysis):
             self.restart(state)
         else:
             state[PRODUCTS], state[_PHASE] = totals[PRODUCTS], tensor(1.0)
-            state["tables"] = tensor([self._of_table(name, totals) for name in self.tables])
+            state["tables"] = tensor([self._of_table(cells, totals) for cells in self.tables.values()])
 
     def restart(self, state: State) -> None:
         """Begin again with the next step."""
         state[DONE], state[_PHASE] = tensor(0.0), tensor(0.0)
         state[STATUS] = tensor(float(Reason.UNFINISHED))
 
-    def _of_table(self, name: str, totals: Mapping[str, torch.Tensor]) -> float:
-        records, places = totals[f"records/{name}"].ravel(), totals[f"hospitals/{name}"].ravel()
-        pairs = [(n, round(where)) for n, where in zip(records.tolist(), places.tolist(), strict=True)]
+    def _of_table(self, cells: _Cells, totals: Mapping[str, torch.Tensor]) -> float:
+        records = cells.counted(totals[f"records/{cells.name}"], totals[f"hospitals/{cells.name}"])
+        pairs = [(n, round(where)) for n, where in zip(*records, strict=True)]
         if any(is_small(n, self.min_cell) for n, _ in pairs):
             return _SMALL
         few = any(round(n) > 0 and where < self.rules.min_hospitals for n, where in pairs)
@@ -181,8 +245,8 @@ class Guard(Analysis):
 
     def dominated_spans(self, name: str, state: State) -> list[bool]:
         """Which spans of an analysis few records hold."""
-        own = range(len(self.sizes), len(self._answers))[self._spans_of[name]]
-        return [self._exceeds(at, state, MOST_OF_A_PRODUCT) for at in own]
+        own, first = range(1, len(self.spans))[self._spans_of[name]], len(self.sizes) - 1
+        return [self._exceeds(first + at, state, self.spans[at].limit) for at in own]
 
     def _exceeds(self, at: int, state: State, limit: float) -> bool:
         start = sum(map(packed_size, self._answers[:at]))
@@ -200,12 +264,19 @@ class Guard(Analysis):
         return Result({})
 
 
-def _crossed(one: Checks, before: list[Crossing]) -> list[Crossing]:
-    """What is crossed together with that of each analysis before, which are kept in ``before``."""
-    if not one.crossed:
-        return []
-    before.append(one.crossed)
-    return [tuple(sorted({*one.crossed, *other}, key=lambda column: column.name)) for other in before]
+def _crossed(one: Checks, before: list[tuple[Crossing, bool]]) -> list[_Cells]:
+    """What is crossed together with what is so far, which is kept in ``before``."""
+    own = [*((crossing, False) for crossing in one.crossed), *((crossing, True) for crossing in one.nested)]
+    earlier = list(before)
+    before += own
+    return [
+        _Cells(
+            tuple(sorted({*mine, *other}, key=lambda column: column.name)),
+            frozenset({mine[-1], other[-1]}) if nested or also else frozenset(),
+        )
+        for mine, nested in own
+        for other, also in ((mine, nested), *earlier)
+    ]
 
 
 def _grouped(one: Checks, before: dict[str, dict[str, Number]]) -> list[Span]:
@@ -222,21 +293,3 @@ def _grouped(one: Checks, before: dict[str, dict[str, Number]]) -> list[Span]:
             before[column] = before.get(column, {}) | own
         found.append(grouped_span(number, () if known.keys() == own.keys() else tuple(known.values())))
     return found
-
-
-def _name(crossing: Crossing) -> str:
-    return ":".join(column.name for column in crossing)
-
-
-def _shape(crossing: Crossing) -> tuple[int, int]:
-    return 1, math.prod(len(column.categories) or 2 for column in crossing)
-
-
-def _positions(crossing: Crossing, table: Table) -> Positions:
-    """The cell of every record; of a number, whether it is above one half: an event."""
-    where = np.zeros(table.records, np.int64)
-    for column in crossing:
-        values = table.values[column.name]
-        own = values if column.categories else values > 0.5
-        where = where * (len(column.categories) or 2) + own.astype(np.int64)
-    return where

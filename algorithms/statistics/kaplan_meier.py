@@ -34,7 +34,7 @@ from secfed.algorithms.statistics.analysis import (
     tensor,
 )
 from secfed.algorithms.statistics.arithmetic import cholesky, dot, four_digits, solve
-from secfed.algorithms.statistics.checks import Checks
+from secfed.algorithms.statistics.checks import Checks, indicator
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.options import KaplanMeierOptions
 from secfed.algorithms.statistics.results import Cell, Figure, Result, ResultTable
@@ -63,9 +63,10 @@ class KaplanMeier(Analysis):
         return Part("events", shape), Part("censored", shape)
 
     def checks(self) -> Checks:
-        """Of groups and events."""
+        """Of groups and events, and of groups together with terms of formulas."""
         crossed = (*([self.by] if self.by else []), self.times.event)
-        return Checks(tables=(crossed,), crossed=crossed)
+        groups = tuple(indicator(self.by, at) for at in range(1, len(self.groups))) if self.by else ()
+        return Checks(tables=(crossed,), joint=groups, crossed=(crossed,))
 
     def shapes(self) -> Shapes:
         """At risk, survival and Greenwood's sum; the test; records and events of each group; medians.

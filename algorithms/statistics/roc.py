@@ -2,7 +2,8 @@
 
 Predicted probabilities are counted in ``bins`` cells, by outcome, in one step after the regression's last.
 Area and variance are those of probabilities rounded to their cell; points of the curve are told only where
-at least ``min_cell`` records of both outcomes lie between one and the next.
+at least ``min_cell`` records of both outcomes lie between one and the next, and to a multiple of it, since a
+threshold of a model's only number can lie beside an edge of a histogram.
 
 Source: DeLong, DeLong, Clarke-Pearson 1988; ties count one half.
 """
@@ -122,9 +123,13 @@ class Roc(Analysis):
             enough = min(new_p, new_q, n - p, m - q) >= self.min_cell
             if enough:
                 new_p = new_q = 0.0
-            curve.append([q / m, p / n] if enough else [math.nan, math.nan])
+            curve.append([self._rounded(q) / m, self._rounded(p) / n] if enough else [math.nan, math.nan])
         curve[-1] = [1.0, 1.0]
         return curve
+
+    def _rounded(self, records: float) -> float:
+        """To a multiple of ``min_cell``: with an edge of a histogram, a threshold tells no few records."""
+        return self.min_cell * math.floor(records / self.min_cell + 0.5)
 
     def released(self, state: State) -> State:
         """Area, variance, counts and curve."""
@@ -168,5 +173,9 @@ class Roc(Analysis):
             )
             if curve
             else (),
-            (f"probabilities were counted in {self.bins} cells; the area is that of the rounded ones", *more),
+            (
+                f"probabilities were counted in {self.bins} cells; the area is that of the rounded ones",
+                f"points of the curve are of multiples of {self.min_cell} records",
+                *more,
+            ),
         )

@@ -88,8 +88,8 @@ class StatisticsServer(ServerProgram):
             return Reason.HOSPITALS_CHANGED, {}
         reason = guard.reason(analysis.checked_as, found)
         told = analysis.dominated(released, guard.dominated_spans(analysis.checked_as, found))
-        if reason is Reason.RELEASED and told is None:
-            reason = Reason.DOMINATED
+        if reason in (Reason.RELEASED, Reason.FEW_HOSPITALS) and told is None:
+            reason = Reason.DOMINATED  # what a record decides its hospital does, too
         return reason, told if reason is Reason.RELEASED and told is not None else {}
 
     def _step(self, round_number: int, exchange: Exchange) -> Step:

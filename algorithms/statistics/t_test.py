@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
 from secfed.algorithms.data.tabular.columns import Table
 from secfed.algorithms.statistics.analysis import Analysis, Part, Shapes, State, Values, finish, hide, tensor
-from secfed.algorithms.statistics.checks import Checks, grouped_of, indicator, number_of, pairs_of
+from secfed.algorithms.statistics.checks import (
+    Checks,
+    Rows,
+    grouped_of,
+    indicator,
+    number_of,
+    pairs_of,
+    squares_of,
+)
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.moments import mean_and_variance, moment_parts, moment_sums
 from secfed.algorithms.statistics.options import TTestOptions
@@ -38,7 +47,10 @@ class TTest(Analysis):
     def checks(self) -> Checks:
         """Of both groups."""
         numbers = number_of(self.number), indicator(self.by, 1)
-        return Checks(((self.by,),), numbers, pairs_of(numbers), grouped_of(numbers))
+        squares = (
+            span for at in range(2) for span in squares_of(numbers, partial(_in_group, self.by.name, at))
+        )
+        return Checks(((self.by,),), numbers, (*pairs_of(numbers), *squares), grouped_of(numbers))
 
     def shapes(self) -> Shapes:
         """n, mean and variance of both groups."""
@@ -98,3 +110,8 @@ class TTest(Analysis):
                 ResultTable(f"Welch's t-test, {title}", tuple(test), (tuple(test.values()),)),
             ),
         )
+
+
+def _in_group(by: str, at: int, table: Table) -> Rows:
+    found: Rows = table.values[by] == at
+    return found

@@ -42,6 +42,7 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         from secfed.attack.silence import SILENCE
         from secfed.attack.small_cells import SMALL_CELLS
         from secfed.attack.twins import TWINS
+        from secfed.attack.two_results import TWO_RESULTS
 
         # What leaks around a sum leaks under every protection, and is played once.
         return (
@@ -50,6 +51,7 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
             *TWINS,
             *SMALL_CELLS,
             *FEW_RECORDS,
+            *TWO_RESULTS,
             later_statistics,
             ghosts,
             framing,

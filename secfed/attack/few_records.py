@@ -18,7 +18,7 @@ from secfed.attack.evidence import Count
 from secfed.attack.small_cells import READER, Analyses, Tables, told
 from secfed.attack.wards import names
 
-_AUTHOR: Final = "a study centre"
+AUTHOR: Final = "a study centre"
 _RECORDS: Final = 60  # of each hospital
 _COLUMNS: Final = (
     Column.number("age", 18, 100),
@@ -31,7 +31,7 @@ _COLUMNS: Final = (
 )
 
 
-def _hospitals(setting: AttackSetting, **first: Mapping[int, float]) -> Tables:
+def hospitals(setting: AttackSetting, **first: Mapping[int, float]) -> Tables:
     """Ordinary records; ``first`` says of a column what single records of the first hospital have."""
     rng, tables = np.random.default_rng(setting.seed), {}
     for number, name in enumerate(names(setting.hospitals)):
@@ -63,11 +63,11 @@ def _learned(found: Mapping[str, Any], *names_of: str) -> float:
 @attack(
     "chosen-patient",
     "asks for correlations with and without a column that one patient lacks, and subtracts them",
-    who=_AUTHOR,
+    who=AUTHOR,
     defence="the same records",
 )
 def _chosen_patient(setting: AttackSetting) -> Count:
-    data = _hospitals(setting, chol={7: np.nan})
+    data = hospitals(setting, chol={7: np.nan})
     asked: Analyses = {
         "every": {"kind": "correlation", "columns": ["age", "bp"]},
         "but-one": {"kind": "correlation", "columns": ["age", "bp", "chol"]},
@@ -88,7 +88,7 @@ def _rare_flag(setting: AttackSetting) -> Count:
         "pair": {"kind": "correlation", "columns": ["flag", "bp"]},
         "mean": {"kind": "describe", "columns": ["flag"]},
     }
-    found = told(_hospitals(setting, flag={7: 1.0}), asked)
+    found = told(hospitals(setting, flag={7: 1.0}), asked)
     mean = found["mean"]["columns"]["flag"]["mean"][-1]
     return Count(_learned(found, "fit", "pair") + float(mean is not None), 3, "values of one record")
 
@@ -96,7 +96,7 @@ def _rare_flag(setting: AttackSetting) -> Count:
 @attack(
     "filter-formula",
     "asks for a regression on a formula that is 0 for all but the patient of a known age and value",
-    who=_AUTHOR,
+    who=AUTHOR,
     defence="leverages",
 )
 def _filter_formula(setting: AttackSetting) -> Count:
@@ -105,7 +105,7 @@ def _filter_formula(setting: AttackSetting) -> Count:
         "pressure": {"kind": "glm", "formula": f"bp ~ {bump}"},
         "death": {"kind": "glm", "formula": f"dead ~ {bump}", "family": "binomial", "ridge": 1.0},
     }
-    found = told(_hospitals(setting, age={7: 84.0}, chol={7: 633.0}), asked)
+    found = told(hospitals(setting, age={7: 84.0}, chol={7: 633.0}), asked)
     return Count(_learned(found, *asked), len(asked), "values of one patient")
 
 
@@ -117,7 +117,7 @@ def _filter_formula(setting: AttackSetting) -> Count:
 )
 def _regression_tables(setting: AttackSetting) -> Count:
     tables = {}
-    for name, table in _tables_of(_hospitals(setting)).items():
+    for name, table in _tables_of(hospitals(setting)).items():
         rare = np.flatnonzero((table.values["ward"] == 1) & (table.values["stage"] == 0))
         kept = np.setdiff1d(np.arange(table.records), rare[0 if name != names(1)[0] else 2 :])
         tables[name] = table.take(kept)
@@ -137,7 +137,7 @@ def _regression_tables(setting: AttackSetting) -> Count:
     defence="min_hospitals",
 )
 def _lonely_group(setting: AttackSetting) -> Count:
-    data = _hospitals(setting)
+    data = hospitals(setting)
     for name in data.sites:
         ward = data.table(name).values["ward"]
         ward[:] = np.arange(_RECORDS) % 2 if name == data.sites[0] else 0.0
@@ -153,17 +153,16 @@ def _lonely_group(setting: AttackSetting) -> Count:
 
 @attack(
     "shifted-scores",
-    "asks for ROC curves of one model with ever another ridge, and subtracts their points",
-    who=_AUTHOR,
+    "asks for ROC curves of ever another model, and subtracts their points",
+    who=AUTHOR,
     defence="one curve",
 )
 def _shifted_scores(setting: AttackSetting) -> Count:
     asked: dict[str, dict[str, Any]] = {}
-    for number in range(4):
-        formula = {"kind": "glm", "formula": "dead ~ age", "family": "binomial"}
-        asked[f"fit{number}"] = formula | {"ridge": 100.0 * number}
+    for number, terms in enumerate(("age", "age + bp", "age + chol", "age + bp + chol")):
+        asked[f"fit{number}"] = {"kind": "glm", "formula": f"dead ~ {terms}", "family": "binomial"}
         asked[f"curve{number}"] = {"kind": "roc", "of": f"fit{number}"}
-    found = told(_hospitals(setting), asked)
+    found = told(hospitals(setting), asked)
     curves = [found[f"curve{number}"].get("true_positive_rate") for number in range(4)]
     return Count(sum(map(bool, curves)) - 1, 3, "curves to subtract")
 

@@ -27,7 +27,7 @@ from secfed.wire.layout import Totals
 
 READER: Final = "a reader of the results"
 _RECORDS: Final = 60  # of each hospital
-_LEAST: Final = 5
+LEAST: Final = 5
 _SOLVED: Final = 1e-9
 _STUDY: Final = """
 study = { name = "attacked", rounds = 1 }
@@ -79,7 +79,7 @@ def told(data: Tables, analyses: Analyses) -> dict[str, Any]:
         except ImportError:
             raise Impossible("needs the extra analyse") from None
     options = checked(
-        StatisticsOptions, {"name": "statistics", "analyses": analyses, "min_cell": _LEAST}, "algorithm"
+        StatisticsOptions, {"name": "statistics", "analyses": analyses, "min_cell": LEAST}, "algorithm"
     )
     setting = Setting(Study.parse(_STUDY), data, model=lambda: None)  # type: ignore[arg-type, return-value]
     algorithm = Statistics(setting, options)
@@ -141,7 +141,7 @@ def _two_tables(setting: AttackSetting) -> Count:
             learn(cell, described[ward][i])
     for j, ward in enumerate(wards):
         learn(each % shape[1] == j, results["wards"]["counts"].get(ward))
-    small = {cell for cell, n in enumerate(true.ravel()) if 0 < n < _LEAST}
+    small = {cell for cell, n in enumerate(true.ravel()) if 0 < n < LEAST}
     found = small & set(_solved(known, true.size))
     return Count(len(found), max(len(small), 1), "small cells")
 

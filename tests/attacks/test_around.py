@@ -28,6 +28,7 @@ from secfed.attack.liars import framing
 from secfed.attack.silence import SILENCE, trap
 from secfed.attack.small_cells import SMALL_CELLS
 from secfed.attack.twins import TWINS
+from secfed.attack.two_results import TWO_RESULTS
 from secfed.attack.wards import names, study
 from secfed.attack.watched import Hospitals
 from secfed.crypto.masked import client as masked_site
@@ -47,7 +48,16 @@ from secfed.study.study import Study
 
 ATTACKS = {
     attack.name: attack
-    for attack in (*SILENCE, *TWINS, *SMALL_CELLS, *FEW_RECORDS, later_statistics, framing, downgrade)
+    for attack in (
+        *SILENCE,
+        *TWINS,
+        *SMALL_CELLS,
+        *FEW_RECORDS,
+        *TWO_RESULTS,
+        later_statistics,
+        framing,
+        downgrade,
+    )
 }
 FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-twin": 4, "later-statistics": 4}
 
@@ -87,7 +97,7 @@ def test_some_need_more_hospitals(attack: Attack) -> None:
 
 
 def test_all_of_them_are_played_by_default() -> None:
-    assert [attack.name for attack in attacks_on("masked")][-20:] == [
+    assert [attack.name for attack in attacks_on("masked")][-25:] == [
         "overflow-oracle",
         "bisection",
         "private-metrics-oracle",
@@ -104,6 +114,11 @@ def test_all_of_them_are_played_by_default() -> None:
         "regression-tables",
         "lonely-group",
         "shifted-scores",
+        "odd-value",
+        "ridge-scan",
+        "steep-step",
+        "score-edges",
+        "two-models",
         "later-statistics",
         "ghost-survivors",
         "framing",
@@ -244,7 +259,7 @@ def test_a_lifted_defence_is_noticed(
     [
         pytest.param("two-tables", disclosure, "suppressed_table", keeps_all, id="no cell with a small one"),
         pytest.param("lonely-category", cross_table, "protected", tells_all, id="cells of one hospital"),
-        pytest.param("shifted-cells", statistics, "_check_cells", nothing, id="any cells"),
+        pytest.param("shifted-cells", statistics, "check_cells", nothing, id="any cells"),
         pytest.param(
             "later-statistics", near_twins, "subtractable", lambda *_: [], id="any later statistics"
         ),
@@ -266,6 +281,11 @@ def test_a_lifted_rule_about_tables_is_noticed(
         pytest.param("regression-tables", StatisticsServer, "_checked", unchecked, id="any cell"),
         pytest.param("lonely-group", StatisticsServer, "_checked", unchecked, id="one hospital's category"),
         pytest.param("shifted-scores", Roc, "_read", every_curve, id="several curves"),
+        pytest.param("odd-value", StatisticsServer, "_checked", unchecked, id="any deviation"),
+        pytest.param("ridge-scan", statistics, "check_ridges", nothing, id="any ridge"),
+        pytest.param("steep-step", statistics, "check_steps", nothing, id="any step"),
+        pytest.param("score-edges", Roc, "_rounded", lambda _, records: records, id="exact points"),
+        pytest.param("two-models", StatisticsServer, "_checked", unchecked, id="any products"),
     ],
 )
 def test_a_lifted_rule_about_few_records_is_noticed(

@@ -10,58 +10,12 @@ import pytest
 
 from secfed.algorithms.data.tabular.column_options import ColumnOptions, ColumnsOptions
 from secfed.algorithms.data.tabular.column_values import read_table
-from secfed.algorithms.data.tabular.columns import Column
 from secfed.algorithms.statistics.disclosure import EXPLANATIONS, Reason
-from secfed.algorithms.statistics.leverage import alone, components, exceeds, held, packed
-from secfed.algorithms.statistics.results import Reported
 from secfed.errors import ConfigError
 from secfed.study.build import build
 from secfed.study.study import Study
+from tests.algorithms.guard_case import COLUMNS, RECORDS, N, correlation, first, glm, told, why
 from tests.algorithms.statistics_case import run, study
-
-N = 240
-RNG = np.random.default_rng(7)
-COLUMNS = (
-    Column.number("age", 18, 100),
-    Column.number("chol", 50, 700),
-    Column.number("bp", 50, 250),
-    Column.number("flag", 0, 1),
-    Column.number("time", 0, 20),
-    Column.category("ward", ("a", "b")),
-    Column.category("stage", ("i", "ii")),
-    Column.category("dead", ("no", "yes")),
-)
-RECORDS: dict[str, Any] = {
-    "age": RNG.integers(30, 80, N) * 1.0,
-    "chol": RNG.integers(120, 400, N) * 1.0,
-    "bp": RNG.integers(90, 180, N) * 1.0,
-    "flag": (np.arange(N) % 3 == 0) * 1.0,
-    "time": RNG.integers(1, 20, N) * 1.0,
-    "ward": np.arange(N) // 4 % 2 * 1.0,
-    "stage": np.arange(N) // 8 % 2 * 1.0,
-    "dead": RNG.integers(0, 2, N) * 1.0,
-}
-
-
-def told(analyses: dict[str, dict[str, Any]], **records: Any) -> dict[str, Reported]:
-    return run(study(COLUMNS, {**RECORDS, **records}, analyses))[1]
-
-
-def glm(formula: str, **options: Any) -> dict[str, Any]:
-    return {"kind": "glm", "formula": formula, **options}
-
-
-def correlation(*columns: str) -> dict[str, Any]:
-    return {"kind": "correlation", "columns": list(columns)}
-
-
-def why(reported: Reported) -> str:
-    return (reported.withheld or "").partition(":")[0]
-
-
-def first(count: int) -> Any:
-    return (np.arange(N) < count) * 1.0
-
 
 # The same records in all analyses of a study.
 
@@ -163,28 +117,6 @@ def test_a_formula_is_no_filter_on_one_person(formula: str) -> None:
     text = formula.format(age=RECORDS["age"][100], chol=RECORDS["chol"][100])
     options = {"family": "binomial", "ridge": 1.0} if text.startswith("dead") else {}
     assert why(told({"one": glm(text, **options)})["one"]) == "dominated"
-
-
-def test_two_formulas_together_are_none_either() -> None:
-    ages = RECORDS["age"].copy()
-    ages[ages == 61] = 60
-    ages[:2] = 61
-    soft = "1/(1+exp(0.7*({}-age)))"
-    steps = {
-        name: glm("bp ~ I(1/(1+exp(30*(0.5-1/(1+exp(30*(0.5-" + soft.format(edge) + ")))))))")
-        for name, edge in (("over-60", 60.5), ("over-61", 61.5))
-    }
-    found = told(steps, age=ages)
-    assert all(why(one) for one in found.values())  # of each, the powers together are some patients' already
-    flags = {"over-60": glm("bp ~ flag"), "over-61": glm("bp ~ chol")}
-    found = told(flags, flag=(ages > 60) * 1.0, chol=100.0 + 100.0 * (ages > 61))
-    assert [why(one) for one in found.values()] == ["", "dominated"]
-
-
-def test_nearly_the_same_number_is_no_second_one() -> None:
-    near = glm("bp ~ I(age + 0.0001*flag)")
-    assert why(told({"one": glm("bp ~ age"), "two": near}, flag=first(1))["two"]) == "dominated"
-    assert why(told({"one": glm("bp ~ age"), "two": glm("bp ~ I(3*age)")})["two"]) == ""
 
 
 # Categories.
@@ -292,19 +224,6 @@ name = "plain"
 # Curves and declarations.
 
 
-def test_one_model_has_a_curve() -> None:
-    analyses: dict[str, dict[str, Any]] = {}
-    for n in range(2):
-        analyses[f"g{n}"] = glm("dead ~ age", family="binomial", ridge=100.0 * n)
-        analyses[f"r{n}"] = {"kind": "roc", "of": f"g{n}"}
-    found = told(analyses)
-    first_one, second = (found[name].result.values for name in ("r0", "r1"))
-    assert len(first_one["true_positive_rate"]) > 2
-    assert second["true_positive_rate"] == []
-    assert second["auc"] == round(second["auc"], 3)
-    assert not found["r1"].result.figures
-
-
 def test_a_category_may_be_called_none(tmp_path: Any) -> None:
     path = tmp_path / "records.csv"
     path.write_text("smoking,age\nnone,1\nNone,1\nlight,1\n,1\nNA,1\n")
@@ -325,56 +244,8 @@ def test_a_category_may_be_called_none(tmp_path: Any) -> None:
 # Leverages.
 
 
-def test_leverages_are_those_of_the_hat_matrix() -> None:
-    x = np.column_stack([np.ones(50), RNG.normal(size=(50, 3))])
-    x = np.column_stack([x, x[:, 1] - 2 * x[:, 2]])  # follows from the others
-    rows = components(x, packed(x))
-    hat = np.einsum("ij,jk,ik->i", x[:, :4], np.linalg.inv(x[:, :4].T @ x[:, :4]), x[:, :4])
-    np.testing.assert_allclose((rows**2).sum(axis=1), hat, atol=1e-9)
-    above = np.linalg.eigvalsh(rows[hat > 1.01 / 20].T @ rows[hat > 1.01 / 20])[-1]
-    for limit, more in ((above - 1e-6, True), (above + 1e-6, False)):
-        assert exceeds(held(rows, [5], 20).tolist(), 5, limit) == more
-
-
 def test_every_reason_is_explained() -> None:
     assert set(EXPLANATIONS) == set(Reason) - {Reason.RELEASED}
-
-
-def test_leverages_are_numbers_whatever_products_are_broadcast() -> None:
-    flag = np.zeros(N)
-    flag[6] = 1.0
-    matrix = np.column_stack([np.ones(N), flag, RECORDS["age"] / 100])
-    for tiny in (1e-310, 5e-324, 0.0, -1.0):
-        found = components(matrix, np.array([100.0, 0.0, tiny, 0.0, 0.0, 100.0]))
-        assert np.isfinite(found).all()
-        assert np.abs(found).max() <= 1.0
-        assert np.isfinite(alone(found, [2, 3])).all()
-
-
-def test_two_groupings_that_differ_in_one_patient_are_not_told() -> None:
-    one, other = (np.arange(N) < 120) * 1.0, (np.arange(N) < 120) * 1.0
-    other[200] = 1.0
-    first = {"kind": "describe", "columns": ["bp"], "by": "ward"}
-    curve = {"kind": "kaplan-meier", "time": "time", "event": "dead", "interval": 1}
-    for second in (
-        {"kind": "describe", "columns": ["bp"], "by": "stage"},
-        {"kind": "t-test", "column": "bp", "by": "stage"},
-        glm("bp ~ C(stage)"),
-        glm("age ~ I(bp * 2):C(stage)"),
-    ):
-        found = told({"first": first, "second": second}, ward=one, stage=other)
-        assert not found["first"].withheld
-        if second["kind"] == "describe":
-            columns = found["second"].result.values["columns"]
-            assert np.isnan(columns["bp"]["mean"]).all()
-        else:
-            assert why(found["second"]) == "dominated"
-        assert not told({"second": second}, ward=one, stage=other)["second"].withheld
-    found = told(
-        {"first": {**curve, "by": "ward"}, "second": {**curve, "by": "stage"}}, ward=one, stage=other
-    )
-    assert not found["first"].withheld
-    assert why(found["second"]) == "small_categories"
 
 
 def test_the_cells_of_an_interaction_and_a_category_are_counted() -> None:
@@ -386,21 +257,3 @@ def test_the_cells_of_an_interaction_and_a_category_are_counted() -> None:
     assert not told({"fit": glm("bp ~ C(ward)*C(stage)"), "x": glm("bp ~ C(dead)")}, dead=third)[
         "fit"
     ].withheld
-
-
-def test_all_products_of_a_formula_are_checked_together() -> None:
-    ages = RNG.choice([20, 21, 22, 23, 25, 26, 27, 28, 29], N) * 1.0
-    ages[123] = 24.0
-    bells = [f"I(1/(1+(age-{centre})**2))" for centre in (21, 23, 26, 28)]
-    formula = "chol ~ bp + " + " + ".join([*bells, *(f"bp:{one}" for one in bells)])
-    assert why(told({"fit": glm(formula)}, age=ages)["fit"])
-    assert not told({"fit": glm("chol ~ age + I(age**2) + bp")})["fit"].withheld
-
-
-def test_no_combination_is_nearly_of_one_hospital() -> None:
-    wards = np.arange(N) % 4 + 1.0
-    for sharpness in (10, 60, 400):
-        formula = f"bp ~ I(1/(1+{sharpness}*(age-21)**2))"
-        assert why(told({"fit": glm(formula)}, age=wards + 18)["fit"]) == "few_hospitals"
-    formula = "chol ~ bp + " + " + ".join(f"I(1/(1+(age-{at})**2))" for at in (19, 21))
-    assert why(told({"fit": glm(formula)}, age=wards + 18)["fit"]) == "few_hospitals"
