@@ -263,9 +263,9 @@ class TestSettings:
     def test_pages_where_people_sign_in_have_no_port_that_others_know(
         self, folder: Path, provider: provider_case.Provider
     ) -> None:
-        console = serve.opened([self.write(folder, "", provider.issuer)])
-        with monkeypatched_server() as served, pytest.raises(ConfigError, match="--port 8600"):
-            serve.serve(console, 8600, lambda _address: None)
+        console = serve.opened([self.write(folder, f"port = {free_port()}", provider.issuer)])
+        with monkeypatched_server() as served, pytest.raises(ConfigError, match="no port that others know"):
+            serve.serve(console, free_port(), lambda _address: None)
         assert not served
 
     def test_a_secret_that_others_can_read_is_refused(self, folder: Path) -> None:
