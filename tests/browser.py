@@ -58,8 +58,9 @@ CHECKS: Final = """(() => {
 class Browser:
     """One tab."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, port: str, name: str) -> None:
         self._connection, self._number, self.requests = connection, 0, []
+        self._port, self._name = port, name
         self.call("Page.enable")
         self.call("Network.enable")
 
@@ -123,6 +124,17 @@ class Browser:
                 return
         raise AssertionError(f"{words!r} is not reached by the Tab key: {self.text[:400]}")
 
+    @contextmanager
+    def beside(self) -> Iterator[Browser]:
+        """The tab that a link has opened; closed at the end."""
+        until = time.monotonic() + _LIMIT_S
+        while not (others := [one for one in _tabs(self._port) if one["id"] != self._name]):
+            assert time.monotonic() < until, "no other tab"
+            time.sleep(0.02)
+        with _connected(self._port, others[0]) as made:
+            yield made
+            made.call("Page.close")
+
     def key(self, name: str) -> None:
         """Press a key."""
         code = {"Tab": 9, "Enter": 13, " ": 32}[name]
@@ -146,11 +158,22 @@ class Browser:
         raise AssertionError("the page did not change")
 
 
+def _tabs(port: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list") as answer:
+        return [one for one in json.load(answer) if one["type"] == "page"]
+
+
+@contextmanager
+def _connected(port: str, tab: dict[str, Any]) -> Iterator[Browser]:
+    from websockets.sync.client import connect
+
+    with connect(tab["webSocketDebuggerUrl"], max_size=None, compression=None) as connection:
+        yield Browser(connection, port, tab["id"])
+
+
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
     """A tab of a new browser, without any network chatter of its own."""
-    from websockets.sync.client import connect
-
     profile = folder / "profile"
     command = [
         str(CHROMIUM),
@@ -174,10 +197,8 @@ def browser(folder: Path) -> Iterator[Browser]:
             assert time.monotonic() < until
             time.sleep(0.05)
         port = chosen.read_text().split()[0]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list") as answer:
-            (tab, *_) = [one for one in json.load(answer) if one["type"] == "page"]
-        with connect(tab["webSocketDebuggerUrl"], max_size=None, compression=None) as connection:
-            yield Browser(connection)
+        with _connected(port, _tabs(port)[0]) as made:
+            yield made
     finally:
         process.terminate()
         process.wait(30)

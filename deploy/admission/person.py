@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -14,22 +15,28 @@ class Person:
 
     Attributes:
         name: as the decision log writes it, without a comma; empty if not known.
-        subject: the identity provider's address, a space, and its own name for this person, which stays
-            when an e-mail address changes; empty for an account of this machine.
+        subject: the identity provider's address, the name of the console there, and the provider's own name
+            for this person, with spaces between; empty for an account of this machine. The last stays when
+            an e-mail address changes, and may be another one for each name of the console ("pairwise").
     """
 
     name: str
     subject: str = ""
 
     @classmethod
-    def signed_in(cls, name: str, issuer: str, subject: str) -> Self:
-        """Who signed in; neither of these holds a comma, a space or a bracket."""
-        return cls(f"{name} (OpenID Connect: {issuer})", f"{issuer} {subject}")
+    def signed_in(cls, name: str, issuer: str, client_id: str, subject: str) -> Self:
+        """Who signed in; none of these holds a space, nor name and issuer a comma or a bracket."""
+        return cls(f"{name} (OpenID Connect: {issuer})", f"{issuer} {client_id} {subject}")
 
     @property
     def known_to(self) -> str:
-        """What tells persons apart: an identity provider, or this machine (empty)."""
-        return self.subject.partition(" ")[0]
+        """Who tells persons apart: a provider, as it answers one client, or this machine (empty)."""
+        return self.subject.rpartition(" ")[0]
+
+    @property
+    def digest(self) -> str:
+        """What a page names this person by in a form: letters that every browser sends back as they were."""
+        return hashlib.sha256(f"{self.name}\n{self.subject}".encode()).hexdigest()
 
     def is_same(self, other: Person) -> bool:
         """Whether both are one person; of two with one provider, equal names say nothing."""

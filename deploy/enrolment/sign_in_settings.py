@@ -16,6 +16,9 @@ from secfed.errors import ConfigError
 _ISSUER: Final = re.compile(r"[^\x00-\x20(),\x7f-\U0010ffff]{1,200}")
 
 
+_ALLOWED: Final = re.compile(r"[^\s,()]{1,200}")  # as names are in ID tokens
+
+
 class OidcSection(Strict):
     """``[oidc]``; without ``issuer``, nobody signs in."""
 
@@ -33,6 +36,12 @@ class OidcSection(Strict):
         min_length=1,
         description="a file with nothing but the client's secret, mode 0600, relative to the site's folder; "
         "without it the client is a public one",
+    )
+    port: int = Field(
+        default=8600,
+        ge=1024,
+        le=65535,
+        description="of this machine, that the provider leads back to: http://127.0.0.1:PORT/signed-in",
     )
     claim: Literal["email", "preferred_username", "sub"] = Field(
         default="email",
@@ -77,4 +86,10 @@ class OidcSection(Strict):
                 "oidc.issuer: is longer than 200 characters, or holds a query, a comma or a bracket",
                 remedy="write it as the provider's metadata have it",
             )
+        for at, name in enumerate(self.allowed or ()):
+            if not _ALLOWED.fullmatch(name):
+                raise ConfigError(
+                    f"oidc.allowed[{at}]: is empty or too long, or holds a blank, a comma or a bracket",
+                    remedy="write the claim as the provider does, letter for letter",
+                )
         return self

@@ -1,14 +1,17 @@
 """Who may see a page of the console, and which form may change something.
 
-1. The Host header names this machine's loopback: another name that leads here (DNS rebinding) is refused.
+1. The Host header is 127.0.0.1 with the console's port: another name that leads here (DNS rebinding) is
+   refused, and so is `localhost`, which may be [::1], where another account can listen at the same port.
 2. A token from the terminal is exchanged, once, for a cookie; without it there is no page. Every page is
    below a path that is not printed and cannot be guessed, and the cookie is sent there alone: browsers do not
    keep ports apart, and a server of another account on this machine, at another port, would be sent it too.
 3. A form changes something only with the cookie, a token that the page itself holds (CSRF), and an Origin
    header that names this console.
 4. No page loads anything from elsewhere, runs a script, or is shown inside another page.
-5. Where people sign in, the identity provider leads them back to a path that it must know beforehand. Who
-   comes there with the right state is led on, and signed in only with the cookie (sign_in.py).
+5. Where people sign in, the identity provider leads them back to a port that it must know beforehand. Whoever
+   served that port earlier can have left a service worker in the browser, which reads everything there: so
+   there is one page, which says nothing but to go back. The console's own pages, at a port that nobody knows
+   beforehand, take what has landed (sign_in.py).
 
 Security: whoever reads this account's memory, files or terminal is not kept out; they could use the command
 line as well.
@@ -19,7 +22,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from html import escape
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -27,9 +31,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from secfed.audit.languages import LANGUAGES, say, speaking
+from secfed.console.sign_in import LOOPBACK, SIGNED_IN, SignIn
+
 ENTER: Final = "/enter"
-SIGNED_IN: Final = "/signed-in"  # where an identity provider leads to: registered there
-FINISH: Final = "/sign-in/finish"  # below the path that nobody else knows
 _MOST_BYTES: Final = 1 << 16  # of a form
 _MOST_FIELDS: Final = 50
 _SAFE: Final = ("GET", "HEAD")
@@ -56,9 +61,10 @@ _ONWARDS: Final = (
     '<meta http-equiv="refresh" content="0; url={address}"></head>'
     '<body><p><a href="{address}">Open the console</a></p></body></html>'
 )
-_NOT_BEGUN: Final = (
-    "This sign-in was not begun in this console, or is over. Open the console, and sign in again."
+_NOT_ASKED: Final = (
+    "This answers no sign-in that waits here. Go back to the tab with the console, and sign in again."
 )
+_GO_BACK: Final = "The answer has arrived. Go back to the tab with the console; you can close this one."
 
 
 class Guard:
@@ -67,16 +73,15 @@ class Guard:
     Args:
         app: the pages; a form is in ``scope["state"]["form"]``, the token for forms in ``["csrf"]``.
         port: that the console listens on.
-        landed: takes the query with which an identity provider leads back; gives a ticket for the page
-            ``FINISH``, or None.
+        sign_in: takes what an identity provider leads back with, at a port of its own.
 
     Attributes:
         base: the path that all pages are below; pages find it in ``scope["root_path"]``.
     """
 
-    def __init__(self, app: ASGIApp, port: int, landed: Callable[[str], str | None] | None = None) -> None:
-        self._app, self._landed = app, landed
-        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+    def __init__(self, app: ASGIApp, port: int, sign_in: SignIn | None = None) -> None:
+        self._app, self._sign_in = app, sign_in
+        self._host = f"{LOOPBACK}:{port}"
         self._cookie = f"secfed_console_{port}"  # two consoles in one browser
         self._session = secrets.token_urlsafe(32)
         self.base = f"/{secrets.token_hex(16)}"
@@ -105,8 +110,10 @@ class Guard:
     async def _refusal(self, scope: Scope, receive: Receive) -> Response | None:
         """The answer instead of the page; None for what may go on."""
         headers = Headers(scope=scope)
-        host, method = headers.get("host", ""), scope["method"]
-        if host not in self._hosts or len(headers.getlist("host")) != 1:
+        method = scope["method"]
+        if self._sign_in is not None and headers.getlist("host") == [f"{LOOPBACK}:{self._sign_in.port}"]:
+            return self._land(scope, self._sign_in)
+        if headers.getlist("host") != [self._host]:
             return _text(
                 "The console answers under the address that the terminal printed, and no other.", 403
             )
@@ -114,11 +121,6 @@ class Guard:
             return _text("The console does not know this method.", 405)
         if scope["path"] == ENTER:
             return self._enter(scope)
-        if scope["path"] == SIGNED_IN and self._landed is not None:
-            ticket = self._landed(scope["query_string"].decode("latin-1")) if method == "GET" else None
-            if ticket is None:
-                return _text(_NOT_BEGUN, 403)
-            return HTMLResponse(_ONWARDS.format(address=f"{self.base}{FINISH}?ticket={ticket}"))
         if not self._is_below_base(scope["path"]):
             return _text(_NO_ENTRY, 403)
         scope["root_path"] = self.base
@@ -127,7 +129,7 @@ class Guard:
         scope.setdefault("state", {})["csrf"] = self.csrf
         if method in _SAFE:
             return None
-        if headers.getlist("origin") != [f"http://{host}"]:
+        if headers.getlist("origin") != [f"http://{self._host}"]:
             return _text("This form does not come from the console. Nothing was changed.", 403)
         form = await _form(receive)
         if form is None:
@@ -138,6 +140,14 @@ class Guard:
             )
         scope["state"]["form"] = form
         return None
+
+    def _land(self, scope: Scope, sign_in: SignIn) -> Response:
+        """All that there is at the port that the provider knows; nothing secret, whatever comes."""
+        if scope["method"] != "GET" or scope["path"] != SIGNED_IN:
+            return _text(_NO_ENTRY, 403)
+        if not sign_in.landed(scope["query_string"].decode("latin-1")):
+            return _text(_NOT_ASKED, 403)
+        return HTMLResponse(_landed_page())
 
     def _enter(self, scope: Scope) -> Response:
         given = scope["query_string"].decode("latin-1").removeprefix("token=")
@@ -178,6 +188,16 @@ async def _form(receive: Receive) -> dict[str, str] | None:
     except ValueError:
         return None
     return {name: values[0] for name, values in fields.items() if len(values) == 1}
+
+
+def _landed_page() -> str:
+    """In every language: which one the person reads is a cookie of the pages, and does not come here."""
+    said = []
+    for code in LANGUAGES:
+        with speaking(code):
+            said.append(f'<p lang="{code}">{escape(say(_GO_BACK))}</p>')
+    head = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>secfed console</title></head>'
+    return f"{head}<body>{''.join(said)}</body></html>"
 
 
 def _text(text: str, status: int) -> Response:

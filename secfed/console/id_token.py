@@ -13,7 +13,9 @@ Source: OpenID Connect Core 1.0, sections 2, 3.1.3.7 and 5.1.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from authlib.oidc.core import CodeIDToken
@@ -22,12 +24,17 @@ from joserfc.errors import ExpiredTokenError, JoseError
 from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
 
+from secfed.audit.privacy import phrases
 from secfed.deploy.admission.person import Person
 from secfed.deploy.enrolment.sign_in_settings import OidcSection
 from secfed.errors import PolicyRefused
 
 ALGORITHMS: Final = tuple(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512))
 _LEEWAY_S: Final = 60  # by which the clocks may differ
+# What comes of content that no provider should send: deep nesting and endless numbers included.
+UNREADABLE: Final = (
+    JoseError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
 _NAME: Final = re.compile(r"[^\s,()]{1,200}")  # commas and brackets stand around names in the decision log
 _SUBJECT: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _AGAIN: Final = "sign in again; if it stays so, ask who runs the identity provider"
@@ -63,7 +70,7 @@ def person_of(
     subject = claims["sub"]
     if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
         raise refused("the ID token names nobody (sub)")
-    return Person.signed_in(_name(claims, settings), str(settings.issuer), subject)
+    return Person.signed_in(_name(claims, settings), str(settings.issuer), str(settings.client_id), subject)
 
 
 def refused(why: str, remedy: str = _AGAIN) -> PolicyRefused:
@@ -76,13 +83,10 @@ def _verified(
 ) -> Mapping[str, Any]:
     """The claims, if signature, issuer, times, nonce and authorized party are right."""
     try:
-        keys = KeySet.import_key_set(
-            {"keys": [one for one in published["keys"] if one["kty"] in ("RSA", "EC")]}
-        )
         # Providers put parameters of their own into the header.
         registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
-        found = jwt.decode(token, keys, registry=registry)
-    except (JoseError, ValueError, TypeError, KeyError, AttributeError):
+        found = jwt.decode(token, _keys(published), registry=registry)
+    except UNREADABLE:
         raise refused("the ID token has no valid signature of the identity provider") from None
     wanted = {"iss": {"essential": True, "value": settings.issuer}}
     claims = CodeIDToken(
@@ -94,10 +98,20 @@ def _verified(
         raise refused(
             "the ID token has expired", "compare this machine's clock with the provider's"
         ) from None
-    except JoseError as error:
+    except UNREADABLE as error:
         which = str(getattr(error, "claim", "")) or "a claim"
         raise refused(f"the ID token is not an answer to this sign-in ({which})") from None
     return dict(claims)
+
+
+def _keys(published: Mapping[str, Any]) -> KeySet:
+    """Those published keys that can be used; the others are no reason to refuse (RFC 7517, section 5)."""
+    keys = []
+    for one in published["keys"]:
+        with suppress(*UNREADABLE):
+            if one["kty"] in ("RSA", "EC"):
+                keys += KeySet.import_key_set({"keys": [one]}).keys
+    return KeySet(keys)
 
 
 def _check_fresh(auth_time: object, begun_s: float, now_s: float) -> None:
@@ -114,10 +128,10 @@ def _check_fresh(auth_time: object, begun_s: float, now_s: float) -> None:
 def _name(claims: Mapping[str, Any], settings: OidcSection) -> str:
     """What the decision log calls this person, who may decide here."""
     name = claims.get(settings.claim)
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.isprintable():
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not _is_plain(name):
         raise refused(
-            f"the ID token has no {settings.claim} that can be written down",
-            "let the identity provider add it, or set another oidc.claim in site.toml",
+            f"the ID token has no {settings.claim} that can be written down as it would be read",
+            'let the identity provider add it, or set oidc.claim = "sub" in site.toml',
         )
     if settings.claim == "email" and claims.get("email_verified") is not True:
         raise refused(
@@ -129,3 +143,10 @@ def _name(claims: Mapping[str, Any], settings: OidcSection) -> str:
             f"{name} is not among oidc.allowed of site.toml", "ask the administrator of this machine"
         )
     return name
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name is read as it is written: no marks on letters, and no second way to write it."""
+    if any(unicodedata.category(letter).startswith("M") for letter in name):
+        return False
+    return phrases.printable(name) == name == unicodedata.normalize("NFKC", name)

@@ -24,7 +24,6 @@ from secfed.audit.recognised import known_or_own, recognised
 from secfed.audit.render.chromium import browser, print_to_pdf
 from secfed.config.protections import CLOSED
 from secfed.console.centre import Centre
-from secfed.console.guard import FINISH, SIGNED_IN
 from secfed.console.hospital import Hospital
 from secfed.console.language import Speaking
 from secfed.console.records import Departure, Records
@@ -45,6 +44,7 @@ _DONE: Final = {
 }
 _LIVE_S: Final = 10
 _THEN: Final = re.compile(r"/|/studies(/[0-9a-f]{64})?|/(budgets|left|decisions|setup|records)")
+_WAIT: Final = "/sign-in/wait"
 _SIGN_IN: Final = "sign in on a page of the console, and decide again"
 _ADDRESS: Final = re.compile(r'\b(?:href|action|src)="(?=/)')  # of the console's own pages
 _READERS: Final = {
@@ -106,7 +106,7 @@ def make_app(console: Console) -> Starlette:
             Route("/decisions", pages.decisions),
             Route("/setup", pages.setup),
             Route("/sign-in", pages.sign_in, methods=["POST"]),
-            Route(FINISH, pages.finish_sign_in),
+            Route(_WAIT, pages.wait_for_sign_in),
             Route("/sign-out", pages.sign_out, methods=["POST"]),
         ]
     elif console.centre:
@@ -199,7 +199,7 @@ class _Pages:
         by = self._console.person
         if by is None:
             raise PolicyRefused("nobody is signed in, or not any more; nothing was changed", remedy=_SIGN_IN)
-        if form.get("as", by.name) != by.name:
+        if form.get("as") != by.digest:
             raise PolicyRefused(
                 "somebody else has signed in since this page was loaded; nothing was changed",
                 remedy="load it again",
@@ -255,17 +255,17 @@ class _Pages:
         return self._console.sign_in
 
     def sign_in(self, request: Request) -> Response:
-        """On the way to the identity provider, and back to the page that this form was on."""
+        """Begin; the person comes back to the page that this form was on."""
         then = request.state.form.get("then", "")
-        here = f"http://{request.headers['host']}{SIGNED_IN}"
-        address = self._sign_in.begin(here, then if _THEN.fullmatch(then) else "/")
-        # Not a redirect: `form-action 'self'` holds for those of a form, too.
-        return self._show(request, "leaving", address=address)
+        self._sign_in.begin(then if _THEN.fullmatch(then) else "/")
+        return RedirectResponse(f"{_base(request)}{_WAIT}", status_code=303)
 
-    def finish_sign_in(self, request: Request) -> Response:
-        """Back from the identity provider."""
-        then = self._sign_in.finish(request.query_params.get("ticket", ""))
-        return RedirectResponse(f"{_base(request)}{then}", status_code=303)
+    def wait_for_sign_in(self, request: Request) -> Response:
+        """The way to the identity provider, until its answer has landed; then back to where it began."""
+        step = self._sign_in.go_on()
+        if not step.signed_in:
+            return self._show(request, "leaving", address=step.address)
+        return RedirectResponse(f"{_base(request)}{step.address}", status_code=303)
 
     def sign_out(self, request: Request) -> Response:
         """Nobody is signed in here; at the identity provider, they may still be."""

@@ -15,15 +15,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from authlib.common.errors import AuthlibBaseError
 from authlib.oauth2.client import OAuth2Client
 
-from secfed.console.id_token import person_of, refused
+from secfed.console.id_token import UNREADABLE, person_of, refused
 from secfed.console.sign_in import Asked, error_code
 from secfed.deploy.admission.person import Person
 from secfed.deploy.enrolment.sign_in_settings import OidcSection
@@ -35,6 +37,7 @@ from secfed.storage import private_files
 _METADATA: Final = "/.well-known/openid-configuration"
 _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _MOST_BYTES: Final = 1 << 20
+_LONGEST_S: Final = 20.0  # that one answer may take, from the first byte to the last
 _SECRET: Final = re.compile(rb"[\x21-\x7e]{1,4096}")
 _SCOPES: Final = {"email": "openid email", "preferred_username": "openid profile", "sub": "openid"}
 _REMEDY: Final = (
@@ -66,9 +69,8 @@ class _Http:
     def __init__(self, settings: OidcSection, folder: Path) -> None:
         ca_file = None if settings.ca_file is None else folder / settings.ca_file
         https = urllib.request.HTTPSHandler(context=tls_context(ca_file, "oidc.ca_file"))
-        here = is_loopback(urlsplit(str(settings.issuer)).hostname or "")
-        proxies = urllib.request.ProxyHandler({} if here else None)  # else those of the environment
-        self._opener = urllib.request.build_opener(proxies, https, NoRedirect())
+        self._far = urllib.request.build_opener(https, NoRedirect())  # by the proxies of the environment
+        self._near = urllib.request.build_opener(urllib.request.ProxyHandler({}), https, NoRedirect())
 
     def get(self, url: str) -> dict[str, Any]:
         """A JSON object. ``LinkError``: there is none."""
@@ -91,18 +93,40 @@ class _Http:
     def _ask(self, request: urllib.request.Request) -> _Answer:
         parts = urlsplit(request.full_url)
         where = f"{parts.scheme}://{parts.netloc}"
-        try:
+        until, answer = time.monotonic() + _LONGEST_S, Future[_Answer]()
+
+        def ask() -> None:
             try:
-                reply = self._opener.open(request, timeout=TIMEOUT_S)
-            except urllib.error.HTTPError as error:
-                reply = error  # an answer as well: the token endpoint says in it what was wrong
-            with reply:
-                body = reply.read(_MOST_BYTES + 1)
+                answer.set_result(_Answer(where, *self._read(request, until)))
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                answer.set_exception(error)
+
+        # A thread: each step has a limit of its own, and a server can make endlessly many of them.
+        Thread(target=ask, daemon=True).start()
+        try:
+            found = answer.result(_LONGEST_S)
         except FAILURES as error:
-            raise LinkError(f"{where}: {why_it_failed(error)}", remedy=_REMEDY) from None
-        if len(body) > _MOST_BYTES:
+            slow = isinstance(error, TimeoutError)  # of one step, or of all together
+            why = f"no whole answer in {_LONGEST_S:g} s" if slow else why_it_failed(error)
+            raise LinkError(f"{where}: {why}", remedy=_REMEDY) from None
+        if len(found.body) > _MOST_BYTES:
             raise LinkError(f"{where}: answers with more than {_MOST_BYTES} bytes", remedy=_REMEDY)
-        return _Answer(where, reply.status, body)
+        return found
+
+    def _read(self, request: urllib.request.Request, until: float) -> tuple[int, bytes]:
+        """Status and body, of which nothing is read after ``until``, of the monotonic clock."""
+        opener = self._near if is_loopback(urlsplit(request.full_url).hostname or "") else self._far
+        try:
+            reply = opener.open(request, timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            reply = error  # an answer as well: the token endpoint says in it what was wrong
+        body = b""
+        with reply:
+            while len(body) <= _MOST_BYTES and (piece := reply.read1(_MOST_BYTES)):
+                body += piece
+                if time.monotonic() > until:
+                    raise TimeoutError
+        return reply.status, body
 
 
 class Provider:
@@ -126,10 +150,13 @@ class Provider:
                 f"{self.name}: calls itself by another name", remedy="write oidc.issuer as it does"
             )
         for key in _ENDPOINTS:
+            address = str(found.get(key))
             try:
-                check_url(str(found.get(key)), key, "it has none")
+                check_url(address, key, "it has none")
             except ConfigError as error:
                 raise LinkError(f"{self.name}: {error.message}", remedy=_REMEDY) from None
+            if self.name.startswith("https:") and not address.startswith("https:"):
+                raise LinkError(f"{self.name}: {key}: does not begin with https", remedy=_REMEDY)
         methods = found.get("code_challenge_methods_supported")
         if isinstance(methods, list) and "S256" not in methods:
             raise LinkError(
@@ -158,7 +185,7 @@ class Provider:
             token = answer.get("id_token")
         except AuthlibBaseError as error:
             raise refused(f"the identity provider refuses the code{error_code(error.error)}") from None
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except UNREADABLE:
             raise refused("the identity provider's answer to the code cannot be read") from None
         if not isinstance(token, str):
             raise refused("the identity provider gave no ID token")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +16,13 @@ from secfed.console.guard import ENTER, Guard
 from secfed.console.hospital import Hospital
 from secfed.console.pages import Console, make_app
 from secfed.console.records import Records
-from secfed.console.sign_in import SignIn
+from secfed.console.sign_in import LOOPBACK, SignIn
 from secfed.deploy.admission.persons import account
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import ConfigError
 from secfed.records.roster_file import AGGREGATOR
 
-_LOOPBACK: Final = "127.0.0.1"
+_REGISTERED: Final = "end what has it, or choose another in site.toml and at the identity provider"
 _SITE_FILE: Final = "request.json"
 _CONSORTIUM_FILE: Final = "consortium.json"
 
@@ -61,30 +62,48 @@ def _sign_in(site: SiteFolder) -> SignIn | None:
         return None
     from secfed.console.provider import Provider  # needs the extra `oidc`
 
-    return SignIn(Provider(settings, site.folder), settings.max_age_s)
+    return SignIn(Provider(settings, site.folder), settings.max_age_s, settings.port)
 
 
 def serve(console: Console, port: int, ready: Callable[[str], None]) -> None:
     """Serve until interrupted; ``ready`` is called with the address that works once.
 
-    ``ConfigError``: the port is taken.
+    ``ConfigError``: a port is taken, or was chosen where people sign in.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((_LOOPBACK, port))
-        except OSError as error:
-            raise ConfigError(
-                f"--port {port}: {os.strerror(error.errno or 0)}", remedy="choose another, or leave it out"
-            ) from None
-        number = listening.getsockname()[1]
-        guard = Guard(make_app(console), number, console.sign_in.landed if console.sign_in else None)
+    sign_in = console.sign_in
+    if sign_in is not None and port:
+        # Whoever served a known port earlier can have left a program in the browser that reads every page.
+        raise ConfigError(
+            f"--port {port}: where people sign in, the pages have no port that others know beforehand",
+            remedy="leave it out",
+        )
+    with ExitStack() as stack:
+        sockets = []
+        if sign_in is not None:  # first: no free port that the pages get is this one
+            sockets = [
+                stack.enter_context(_listening(f"oidc.port {sign_in.port}", sign_in.port, _REGISTERED))
+            ]
+        own = stack.enter_context(_listening(f"--port {port}", port, "choose another, or leave it out"))
+        number = own.getsockname()[1]
+        guard = Guard(make_app(console), number, sign_in)
         if console.records is not None:
             console.records.report()  # before anybody waits for it
-        listening.listen(64)
-        ready(f"http://{_LOOPBACK}:{number}{ENTER}?token={guard.token}")
+        ready(f"http://{LOOPBACK}:{number}{ENTER}?token={guard.token}")
         # No access log: the address with the token would be in it.
         config = uvicorn.Config(
             guard, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none"
         )
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[own, *sockets])
+
+
+def _listening(key: str, port: int, remedy: str) -> socket.socket:
+    """A socket that holds a port of the loopback. ``ConfigError``: it is taken."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((LOOPBACK, port))
+        made.listen(64)
+    except OSError as error:
+        made.close()
+        raise ConfigError(f"{key}: {os.strerror(error.errno or 0)}", remedy=remedy) from None
+    return made

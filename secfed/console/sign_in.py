@@ -1,12 +1,13 @@
 """Who has signed in to the console, and the way there.
 
-1. A form of the console begins a sign-in: state, nonce and verifier are drawn, and the browser leaves.
-2. The provider leads it back to a path that everybody knows, without the console's cookie: browsers do not
-   send it along from another site. Who knows the state gets a ticket and the way to the pages.
-3. There, with cookie and ticket, the code is exchanged: so no page from elsewhere, and no code that somebody
-   else was given, signs anybody in (RFC 9700, sections 2.1 and 4.7).
+1. A form of the console begins a sign-in: state, nonce and verifier are drawn. Its page waits, and a link on
+   it opens the identity provider beside it.
+2. The provider leads back to a port and path that everybody knows. Who brings the state leaves the answer
+   there, and is told nothing: whoever held that port earlier may have left a program in the browser.
+3. The page that waits, with the console's cookie, takes the answer, and the code is exchanged with a verifier
+   that nobody else has: a code that somebody brought signs nobody in (RFC 9700, sections 2.1 and 4.5).
 
-State and ticket work once. A console has one browser session, and so at most one person.
+A state works once. A console has one browser session, and so at most one person.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -23,7 +25,9 @@ from urllib.parse import parse_qs
 from secfed.deploy.admission.person import Person
 from secfed.errors import PolicyRefused
 
-_LONGEST_S: Final = 600.0  # that a person may take at the provider
+LOOPBACK: Final = "127.0.0.1"  # `localhost` may be [::1], and there somebody else's (RFC 8252, section 8.3)
+SIGNED_IN: Final = "/signed-in"  # where the provider leads back to
+_LONGEST_S: Final = 600.0  # that a sign-in may take
 _MOST_FIELDS: Final = 20
 _ERROR: Final = re.compile(r"[a-z_]{1,40}")  # of RFC 6749; descriptions are the provider's own words
 _BEGIN_AGAIN: Final = "sign in again, from a page of the console"
@@ -60,12 +64,20 @@ class Provides(Protocol):
 
 
 @dataclass(frozen=True)
-class _Landed:
-    """What the provider answered, until the browser asks for it with the cookie."""
+class _Underway:
+    """A sign-in that somebody began, and what the provider answered; None before it did."""
 
     asked: Asked
-    answer: Mapping[str, str] = field(repr=False)
-    ticket: str = field(repr=False)
+    address: str = field(repr=False)  # at the provider
+    answer: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where the person goes next: to the provider, or, signed in, back to a page of the console."""
+
+    address: str = field(repr=False)
+    signed_in: bool
 
 
 class SignIn:
@@ -74,14 +86,18 @@ class SignIn:
     Args:
         provider: where.
         max_age_s: how long a sign-in lasts; seconds.
+        port: of this machine's loopback, that the provider leads back to.
         clock: seconds since 1970.
     """
 
-    def __init__(self, provider: Provides, max_age_s: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, provider: Provides, max_age_s: float, port: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.port = port
         self._provider, self._max_age_s, self._clock = provider, max_age_s, clock
-        self._lock = Lock()
-        self._asked: Asked | None = None
-        self._landed: _Landed | None = None
+        self._lock, self._asking = Lock(), Lock()
+        self._ended = 0  # how often: what was begun before does not count after
+        self._underway: _Underway | None = None
         self._person: tuple[Person, float] | None = None
 
     @property
@@ -97,48 +113,77 @@ class SignIn:
             return None
         return known[0]
 
-    def begin(self, redirect_uri: str, then: str) -> str:
-        """Begin a sign-in, which ends the one before; gives the address that the browser goes to."""
-        self.end()
-        asked = Asked(redirect_uri, then, self._clock(), self._provider.metadata())
-        address = self._provider.address(asked)
-        with self._lock:
-            self._asked = asked
-        return address
-
-    def landed(self, query: str) -> str | None:
-        """The browser is back, with this query: a ticket; None where this sign-in was not begun here."""
-        try:
-            fields = parse_qs(query, max_num_fields=_MOST_FIELDS)
-        except ValueError:
-            return None
-        answer = {name: values[0] for name, values in fields.items() if len(values) == 1}
-        with self._lock:
-            asked = self._asked
-            if asked is None or not 0 <= self._clock() - asked.begun_s < _LONGEST_S:
-                return None
-            if not secrets.compare_digest(answer.get("state", "").encode(), asked.state.encode()):
-                return None
-            self._asked = None
-            self._landed = _Landed(asked, answer, secrets.token_urlsafe(32))
-            return self._landed.ticket
-
-    def finish(self, ticket: str) -> str:
-        """Take the provider's answer; gives the page that the person comes back to.
+    def begin(self, then: str) -> None:
+        """Begin a sign-in, which ends the one before.
 
         Raises:
-            PolicyRefused: this sign-in was not begun here, came to nothing, or this person may not decide.
+            PolicyRefused: another one is just being begun or completed, or this one was ended meanwhile.
             LinkError: the provider does not answer.
         """
+        with self._alone():
+            ended = self.end()
+            here = f"http://{LOOPBACK}:{self.port}{SIGNED_IN}"
+            asked = Asked(here, then, self._clock(), self._provider.metadata())
+            address = self._provider.address(asked)
+            with self._lock:
+                self._check_not_ended(ended)
+                self._underway = _Underway(asked, address)
+
+    def landed(self, query: str) -> bool:
+        """The browser is back, with this query; False where this is no answer to what was asked."""
+        try:
+            fields = parse_qs(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        except ValueError:
+            return False
+        if any(len(values) > 1 for values in fields.values()):  # RFC 6749, section 3.1
+            return False
+        answer = {name: value for name, (value,) in fields.items()}
+        if not all(answer.get(name, "x") for name in ("state", "code", "iss", "error")):
+            return False
         with self._lock:
-            landed = self._landed
-            if landed is None or not secrets.compare_digest(ticket.encode(), landed.ticket.encode()):
-                raise PolicyRefused(
-                    "not signed in: this sign-in was not begun here, or is over", remedy=_BEGIN_AGAIN
-                )
-            self._landed = None
-        asked, answer = landed.asked, landed.answer
-        if answer.get("iss", self.provider) != self.provider:  # RFC 9207
+            underway = self._underway
+            if underway is None or underway.answer is not None or not self._is_recent(underway):
+                return False
+            if not secrets.compare_digest(answer.get("state", "").encode(), underway.asked.state.encode()):
+                return False
+            self._underway = _Underway(underway.asked, underway.address, answer)
+            return True
+
+    def go_on(self) -> Step:
+        """Take the provider's answer, if it has landed.
+
+        Raises:
+            PolicyRefused: no sign-in is under way, it came to nothing, or this person may not decide.
+            LinkError: the provider does not answer.
+        """
+        with self._alone():
+            with self._lock:
+                underway, ended = self._underway, self._ended
+                if underway is None or not self._is_recent(underway):
+                    self._underway = None
+                    raise PolicyRefused(
+                        "not signed in: this sign-in was not begun here, or is over", remedy=_BEGIN_AGAIN
+                    )
+                if underway.answer is None:
+                    return Step(underway.address, signed_in=False)
+                self._underway = None
+            person = self._provider.person(underway.asked, self._code(underway.asked, underway.answer))
+            with self._lock:
+                self._check_not_ended(ended)
+                self._person = person, self._clock()
+            return Step(underway.asked.then, signed_in=True)
+
+    def end(self) -> int:
+        """Nobody is signed in, and no sign-in is under way; how often that was said."""
+        with self._lock:
+            self._underway = self._person = None
+            self._ended += 1
+            return self._ended
+
+    def _code(self, asked: Asked, answer: Mapping[str, str]) -> str:
+        """The code in the provider's answer. ``PolicyRefused``: there is none."""
+        promised = asked.metadata.get("authorization_response_iss_parameter_supported") is True
+        if answer.get("iss", None if promised else self.provider) != self.provider:  # RFC 9207, section 2.4
             raise PolicyRefused(
                 "not signed in: the answer is from another identity provider", remedy=_BEGIN_AGAIN
             )
@@ -147,15 +192,26 @@ class SignIn:
             raise PolicyRefused(
                 f"not signed in: the identity provider signs nobody in{told}", remedy=_BEGIN_AGAIN
             )
-        person = self._provider.person(asked, answer["code"])
-        with self._lock:
-            self._person = person, self._clock()
-        return asked.then
+        return answer["code"]
 
-    def end(self) -> None:
-        """Nobody is signed in, and no sign-in is under way."""
-        with self._lock:
-            self._asked = self._landed = self._person = None
+    def _is_recent(self, underway: _Underway) -> bool:
+        return 0 <= self._clock() - underway.asked.begun_s < _LONGEST_S
+
+    def _check_not_ended(self, ended: int) -> None:
+        if ended != self._ended:
+            raise PolicyRefused("not signed in: somebody signed out meanwhile", remedy=_BEGIN_AGAIN)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One at a time asks the provider: a slow one must not hold every thread of the console."""
+        if not self._asking.acquire(blocking=False):
+            raise PolicyRefused(
+                "a sign-in is just being begun or completed", remedy="wait a moment, and load the page again"
+            )
+        try:
+            yield
+        finally:
+            self._asking.release()
 
 
 def error_code(given: object) -> str:

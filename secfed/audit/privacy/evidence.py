@@ -184,7 +184,8 @@ class DecisionFact:
     with_model: bool | None = None  # whether the site had the finished model
     of: str = ""  # kind of the entries that are left out
     entries: int | None = None  # how many were written, or missed
-    by: str = ""  # who decided, by the account on the hospital's machine
+    by: str = ""  # who decided: the account on the hospital's machine, or who signed in there
+    subjects: tuple[str, ...] = ()  # of each in `by`: the provider, its client and its lasting name for them
 
 
 @dataclass(frozen=True)

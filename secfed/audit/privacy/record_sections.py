@@ -70,7 +70,7 @@ def in_words(item: DecisionFact) -> str:
     words: str = template.format(
         kind=item.kind,
         when=_when(item),
-        who=item.by or say("a person"),
+        who=_who(item) or say("a person"),
         policy=short,
         roster=_short(item.roster),
         by_policy=say(" by policy {policy}", policy=short) if by_policy else "",
@@ -83,6 +83,15 @@ def in_words(item: DecisionFact) -> str:
         model=say("with" if item.with_model else "without"),
     )
     return words
+
+
+def _who(item: DecisionFact) -> str:
+    """Names, each with the identity provider's own for this person: two of one name are told apart."""
+    names = item.by.split(", ")
+    if len(names) != len(item.subjects):
+        return item.by
+    lasting = (subject.rpartition(" ")[2] for subject in item.subjects)
+    return ", ".join(f"{name} [{own}]" if own else name for name, own in zip(names, lasting, strict=True))
 
 
 def place(item: DecisionFact) -> str:

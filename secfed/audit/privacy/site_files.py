@@ -49,6 +49,8 @@ def _is_of_decisions(body: Mapping[str, Any]) -> bool:
         and all(type(body.get(key, 0)) is int for key in _NUMBERS)
         and all(isinstance(body.get(key, ""), str) for key in (*_NAMES, *_TEXTS))
         and isinstance(body.get("keys", []), list)
+        and isinstance(body.get("subjects", []), list)
+        and all(isinstance(one, str) for one in body.get("subjects", []))
     )
 
 
@@ -161,6 +163,7 @@ def _fact(entry: Entry) -> DecisionFact:
         kind=entry.kind,
         study="-".join(part for part in (body.get("name"), body.get("digest")) if part),
         keys=tuple(str(key) for key in body.get("keys", ())),
+        subjects=tuple(body.get("subjects", ())),
         with_model=with_model if isinstance(with_model, bool) else None,
         **values,
     )

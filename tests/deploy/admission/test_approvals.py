@@ -273,8 +273,8 @@ class TestFourEyes:
 
 
 ISSUER = "https://login.uk.example/realms/uk"
-WEISS = Person.signed_in("weiss@uk.example", ISSUER, "5f0c")
-BRAUN = Person.signed_in("braun@uk.example", ISSUER, "81aa")
+WEISS = Person.signed_in("weiss@uk.example", ISSUER, "console", "5f0c")
+BRAUN = Person.signed_in("braun@uk.example", ISSUER, "console", "81aa")
 
 
 class TestSignedIn:
@@ -296,15 +296,17 @@ class TestSignedIn:
         assert self.approve(store, BRAUN) is ApprovalState.APPROVED
         (decision,) = store.decided()
         assert decision.by == f"{WEISS.name}, {BRAUN.name}"
-        assert decision.subjects == (f"{ISSUER} 5f0c", f"{ISSUER} 81aa")
+        assert decision.subjects == (f"{ISSUER} console 5f0c", f"{ISSUER} console 81aa")
         store.require("heart", self.DIGEST, NOW, manual=True, persons=2)
 
     def test_one_person_under_two_names_is_one_and_two_of_one_name_are_two(self, store: Approvals) -> None:
         self.approve(store, WEISS)
         with pytest.raises(PolicyRefused, match="has approved") as caught:
-            self.approve(store, Person.signed_in("neu@uk.example", ISSUER, "5f0c"))
+            self.approve(store, Person.signed_in("neu@uk.example", ISSUER, "console", "5f0c"))
         assert "sign in" in caught.value.remedy
-        assert self.approve(store, Person.signed_in("weiss@uk.example", ISSUER, "81aa")) == "approved"
+        assert (
+            self.approve(store, Person.signed_in("weiss@uk.example", ISSUER, "console", "81aa")) == "approved"
+        )
 
     @pytest.mark.parametrize(
         ("first", "second"),
@@ -312,7 +314,9 @@ class TestSignedIn:
             (Person("weiss"), WEISS),
             (WEISS, Person("weiss")),
             (WEISS, Person(WEISS.name)),
-            (WEISS, Person.signed_in("weiss@uk.example", "https://other.example", "5f0c")),
+            (WEISS, Person.signed_in("weiss@uk.example", "https://other.example", "console", "5f0c")),
+            # Another name of the same person, where the provider's are pairwise:
+            (WEISS, Person.signed_in("weiss@uk.example", ISSUER, "console-2", "77b1")),
         ],
     )
     def test_who_may_be_one_person_takes_the_place_of_the_first(
@@ -334,9 +338,15 @@ class TestSignedIn:
     def test_a_refusal_says_who_too_and_a_refused_name_forgets_the_first(self, store: Approvals) -> None:
         self.approve(store, WEISS)
         store.refuse_what("heart", NOW, by=Person("dr.b"))
+        (held,) = store.all()
+        assert (held.by, held.subjects) == ("", ())
         assert self.approve(store, BRAUN) is ApprovalState.HELD
         refused = store.refuse_what(self.DIGEST.hex(), NOW, by=BRAUN)
         assert (refused.by, refused.subjects) == (BRAUN.name, (BRAUN.subject,))
+
+    def test_pages_tell_persons_apart_by_all_that_is_known_of_them(self) -> None:
+        others = (BRAUN, Person(WEISS.name), Person("neu", WEISS.subject), Person(WEISS.name, BRAUN.subject))
+        assert len({one.digest for one in (WEISS, *others)}) == 5
 
     def test_a_file_without_anybody_who_signed_in_is_as_it_was(
         self, store: Approvals, tmp_path: Path

@@ -32,7 +32,14 @@ def load(folder: Path, text: str) -> OidcSection:
         ('issuer = "https://login.uk.example/a,b"\n' + CLIENT, "oidc.issuer: is longer than"),
         (f'issuer = "https://login.uk.example/{"a" * 200}"\n' + CLIENT, "oidc.issuer: is longer than"),
         ('issuer = "login.uk.example"\n' + CLIENT, "oidc.issuer: is not an address"),
+        ('issuer = "https://login.uk.example/a(b"\n' + CLIENT, "oidc.issuer: is longer than"),
+        ('issuer = "https://login.uk.example/a)b"\n' + CLIENT, "oidc.issuer: is longer than"),
         (ISSUER + 'client_id = "a b"', "oidc.client_id"),
+        (ISSUER + CLIENT + 'allowed = ["a@uk.example", " b@uk.example"]', "oidc.allowed[1]: is empty"),
+        (ISSUER + CLIENT + 'allowed = [""]', "oidc.allowed[0]: is empty"),
+        (ISSUER + CLIENT + 'allowed = ["a, b"]', "oidc.allowed[0]: is empty"),
+        (ISSUER + CLIENT + "port = 1023", "oidc.port"),
+        (ISSUER + CLIENT + "port = 65536", "oidc.port"),
         (ISSUER + CLIENT + 'claim = "name"', "oidc.claim"),
         (ISSUER + CLIENT + "allowed = []", "oidc.allowed"),
         (ISSUER + CLIENT + "max_age_s = 59", "oidc.max_age_s"),
@@ -61,7 +68,7 @@ def test_the_template_shows_every_key_as_it_can_be_written(tmp_path: Path) -> No
     shown = re.sub("^# (?=[a-z_]+ = )", "", section, flags=re.MULTILINE)
     settings = load(tmp_path, shown)
     assert settings.model_fields_set == set(OidcSection.model_fields)
-    defaults = {"claim", "max_age_s", "reauthenticate"}
+    defaults = {"port", "claim", "max_age_s", "reauthenticate"}
     assert {name: getattr(settings, name) for name in defaults} == {
         name: OidcSection.model_fields[name].default for name in defaults
     }

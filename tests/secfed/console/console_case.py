@@ -140,6 +140,8 @@ class Opened:
 
     def answer(self, client: TestClient, address: str, origin: str | None = BASE, **form: str) -> Any:
         headers = {} if origin is None else {"Origin": origin}
+        if address.endswith("/decide") and self.console.person is not None:
+            form = {"as": self.console.person.digest, **form}
         return client.post(address, data={"csrf": self.guard.csrf, **form}, headers=headers)
 
 
@@ -156,6 +158,6 @@ def hospital_console(folder: Path, account: str = "dr.weiss", sign_in: SignIn | 
     """The console of the hospital that :func:`write_hospital` wrote."""
     hospital = Hospital(folder / NAMES[0])
     console = Console(hospital, None, hospital.records, account, sign_in)
-    guard = Guard(make_app(console), PORT, sign_in.landed if sign_in else None)
+    guard = Guard(make_app(console), PORT, sign_in)
     centre = Consortium(folder / "centre")
     return Opened(hospital.site, hospital.site.roster(), console, guard, centre, folder / "run")

@@ -75,6 +75,7 @@ class Provider:
         """As it was made."""
         self.who: Claims = dict(WEISS)
         self.public = True
+        self.client = CLIENT
         self.error = ""
         self.extra: dict[str, Any] = {}  # over the metadata
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}  # by path, instead of the right ones
@@ -119,15 +120,15 @@ class Provider:
             or base64.urlsafe_b64encode(challenge).decode().rstrip("=") != asked.get("code_challenge")
         ):
             return 400, {"error": "invalid_grant", "error_description": "the provider's own words"}
-        basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
+        basic = base64.b64encode(f"{self.client}:{SECRET}".encode()).decode()
         known = form.get("client_secret") == SECRET or authorization == f"Basic {basic}"
-        named = form.get("client_id", CLIENT) == CLIENT
+        named = form.get("client_id", self.client) == self.client
         if not named or (not known and not self.public):
             return 401, {"error": "invalid_client"}
         now = int(time.time())
         claims = {
             "iss": self.issuer,
-            "aud": CLIENT,
+            "aud": self.client,
             "iat": now,
             "exp": now + 300,
             "auth_time": now,

@@ -16,9 +16,11 @@ from secfed.console.sign_in import SignIn
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.enrolment.sign_in_settings import OidcSection
 from tests.secfed.console import provider_case
-from tests.secfed.console.console_case import BASE, DIGEST, WAITING, Opened, hospital_console
+from tests.secfed.console.console_case import BASE, DIGEST, PORT, WAITING, Opened, hospital_console
 from tests.secfed.console.provider_case import CLIENT, WEISS
 
+REGISTERED = PORT + 1  # the port that the provider leads back to
+BACK = f"http://127.0.0.1:{REGISTERED}/signed-in"
 STUDY = f"/studies/{DIGEST}"
 DECIDE = f"{STUDY}/decide"
 READ = ("/", "/studies", STUDY, "/budgets", "/left", "/decisions", "/setup", "/records")
@@ -39,30 +41,39 @@ class Case:
 
     def __init__(self, folder: Path, provider: provider_case.Provider, **settings: Any) -> None:
         self.provider, self.clock = provider, Clock()
-        section = OidcSection(issuer=provider.issuer, client_id=CLIENT, **settings)
-        self.sign_in = SignIn(Provider(section, folder), section.max_age_s, self.clock)
+        self.section = section = OidcSection(
+            **{"port": REGISTERED, "issuer": provider.issuer, "client_id": CLIENT, **settings}
+        )
+        self.sign_in = SignIn(Provider(section, folder), section.max_age_s, section.port, self.clock)
         self.opened: Opened = hospital_console(folder, sign_in=self.sign_in)
         self.client: TestClient = self.opened.entered()
 
     def leave(self, then: str = STUDY) -> str:
-        """Press "Sign in"; where the browser goes."""
+        """Press "Sign in"; where the link of the page that waits goes."""
         answer = self.opened.answer(self.client, "/sign-in", then=then)
-        assert answer.status_code == 200, answer.text
-        return led_to(answer.text)
+        assert answer.status_code == 303, answer.text
+        page = self.client.get(BASE + answer.headers["location"])
+        assert waits(page), page.text
+        (address,) = re.findall('href="([^"]*)" target="_blank" rel="noopener noreferrer"', page.text)
+        return unescape(address)
 
     def back(self, address: str) -> Any:
         """The browser comes back, without the cookie."""
         return self.opened.client().get(address)
 
-    def finish(self, back: Any) -> Any:
-        """The page leads on, now with the cookie."""
-        assert back.status_code == 200
-        return self.client.get(BASE + led_to(back.text))
+    def finish(self) -> Any:
+        """The page that waits loads anew, with the cookie."""
+        return self.client.get("/sign-in/wait")
+
+    def answered(self, address: str) -> Any:
+        """The browser comes back, and the page that waits loads anew."""
+        assert self.back(address).status_code == 200
+        return self.finish()
 
     def enter(self, who: dict[str, Any] = WEISS) -> Any:
         """The whole way."""
         self.provider.who = dict(who)
-        return self.finish(self.back(self.provider.leads_to(self.leave())))
+        return self.answered(self.provider.leads_to(self.leave()))
 
     def decide(self, decision: str = "approve", **form: str) -> int:
         return self.opened.post(self.client, DECIDE, decision=decision, **form)
@@ -78,10 +89,9 @@ class Case:
         return {"kind": entry["kind"], **entry["body"]}
 
 
-def led_to(page: str) -> str:
-    """Where a page leads by itself."""
-    (address,) = re.findall('http-equiv="refresh" content="0; url=(.*?)"', page)
-    return unescape(address)
+def waits(page: Any) -> bool:
+    """Whether a page loads anew by itself."""
+    return page.status_code == 200 and 'http-equiv="refresh" content="3"' in page.text
 
 
 def said(answer: Any, status: int = 409) -> str:

@@ -49,7 +49,7 @@ def changed(**claims: Any) -> str:
 def test_a_token_of_the_provider_for_this_sign_in_says_who(by: Any, alg: str) -> None:
     person = asked(signed(CLAIMS, by, alg))
     assert person.name == f"dr.weiss@uk.example (OpenID Connect: {ISSUER})"
-    assert person.subject == f"{ISSUER} 5f0c-77"
+    assert person.subject == f"{ISSUER} {CLIENT} 5f0c-77"
     assert asked(signed({**CLAIMS, "aud": [CLIENT]}, by, alg)) == person
 
 
@@ -62,8 +62,12 @@ def test_what_the_log_calls_a_person_is_chosen_and_who_it_is_stays() -> None:
     assert asked(changed(email=None, email_verified=None), claim="sub") == named["sub"]
 
 
+def encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
 def part(content: Any) -> str:
-    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+    return encoded(json.dumps(content).encode())
 
 
 def unsigned() -> str:
@@ -92,8 +96,10 @@ def tampered() -> str:
         tampered,
         lambda: "x",
         lambda: "a.b.c",
+        lambda: f"{encoded(b'[' * 100_000)}.e30.AA",
+        lambda: f"{part({'alg': ['ES256'], 'kid': []})}.e30.AA",
     ],
-    ids=["alg none", "public key as secret", "unknown key", "other key", "tampered", "x", "a.b.c"],
+    ids=["alg none", "public key", "unknown key", "other key", "tampered", "x", "a.b", "deep", "[]"],
 )  # fmt: skip
 def test_what_the_provider_did_not_sign_is_refused(token: Callable[[], str]) -> None:
     assert "no valid signature" in refusal(token())
@@ -110,6 +116,42 @@ def test_a_secret_among_published_keys_signs_nothing() -> None:
 def test_a_key_for_encryption_signs_nothing() -> None:
     published = {"keys": [{**one, "use": "enc"} for one in KEYS["keys"]]}
     assert "no valid signature" in refusal(signed(CLAIMS, OURS), published)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"kty": "EC", "crv": "brainpoolP256r1", "x": "AA", "y": "AA", "kid": "b"},
+        {"kty": "OKP", "crv": "Ed25519", "x": "AA", "kid": "o"},
+        {"kty": "RSA", "n": "AQ", "e": "AQ"}, {"kty": "RSA"}, {"kid": "x"}, "x", None, 7,
+        {**KEYS["keys"][0], "kid": "y", "x5c": "not a list"}, {**KEYS["keys"][0], "kid": 7},
+        {**KEYS["keys"][0], "kid": "z", "use": "odd"}, {**KEYS["keys"][0], "kid": "z", "key_ops": "verify"},
+    ],
+)  # fmt: skip
+def test_one_odd_key_locks_nobody_out(odd: Any) -> None:
+    """RFC 7517, section 5."""
+    for keys in ([odd, *KEYS["keys"]], [*KEYS["keys"], odd]):
+        assert asked(signed(CLAIMS, OURS), {"keys": keys}).subject
+
+
+@pytest.mark.parametrize(
+    "letter",
+    ["\u3164", "\u034f", "\ufe0f", "\u0301", "\u115f", "\u2800", "\uff0e", "\u200b", "\u00ad", "\u202e",
+     "\u2066", "\x00", "\x1b", "\ufb01", "\U000e0041", "\u180b", "\u212b", "\u20dd", "\ue000"],
+)  # fmt: skip
+def test_a_name_that_could_be_read_otherwise_than_it_is_written_is_refused(letter: str) -> None:
+    assert "has no email" in refusal(changed(email=f"dr.weiss{letter}@uk.example"))
+
+
+@pytest.mark.parametrize(
+    "name", ["dr.weiß@uk.example", "žofie@uk.example", "o'neil+x@uk.example", "王@uk.example"]
+)
+def test_names_of_other_languages_are_names(name: str) -> None:
+    assert asked(changed(email=name)).name.startswith(f"{name} (")
+
+
+def test_a_name_that_pages_would_shorten_is_refused() -> None:
+    assert "has no email" in refusal(changed(email=f"heart-{'0' * 64}"))
 
 
 @pytest.mark.parametrize(

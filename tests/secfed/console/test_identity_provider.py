@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -14,6 +16,7 @@ import pytest
 
 pytest.importorskip("authlib", reason="needs the extra oidc")
 
+from secfed.console import provider as asking
 from secfed.console import serve
 from secfed.console.guard import Guard
 from secfed.console.provider import Provider
@@ -21,6 +24,7 @@ from secfed.deploy.enrolment.sign_in_settings import OidcSection
 from secfed.errors import ConfigError, LinkError
 from tests.deploy.agent_case import NAMES
 from tests.deploy.notify_case import tls_of
+from tests.ports import free_port
 from tests.secfed.console import provider_case
 from tests.secfed.console.provider_case import CLIENT, SECRET
 from tests.secfed.console.sign_in_case import READ, STUDY, Case, said
@@ -36,7 +40,7 @@ class TestTheProvider:
         with provider_case.provider() as gone:
             case = Case(folder, gone)
             address = gone.leads_to(case.leave())
-        assert "Connection refused" in said(case.finish(case.back(address)))
+        assert "Connection refused" in said(case.answered(address))
         assert f"{gone.issuer}: Connection refused" in said(case.opened.answer(case.client, "/sign-in"))
         for page in READ:
             assert case.client.get(page).status_code == 200
@@ -57,6 +61,8 @@ class TestTheProvider:
             ("/token", (200, {}, b"secret <html>"), "cannot be read"),
             ("/token", (200, {}, b'{"access_token": "a", "token_type": "Bearer"}'), "gave no ID token"),
             ("/token", (200, {}, b'{"id_token": "x", "expires_in": "soon"}'), "cannot be read"),
+            ("/token", (200, {}, b'{"id_token": "x", "expires_in": 1e999}'), "cannot be read"),
+            ("/token", (200, {}, b"[" * 100_000), "cannot be read"),
             ("/token", (400, {}, b'{"error": "<b>words</b>"}'), "refuses the code"),
             ("/keys", (302, {"Location": "/"}, b""), "redirects are not followed"),
             ("/keys", (200, {}, b"{}"), "no valid signature"),
@@ -69,7 +75,7 @@ class TestTheProvider:
         if path == METADATA:
             page = case.opened.answer(case.client, "/sign-in")
         else:
-            page = case.finish(case.back(case.provider.leads_to(case.leave())))
+            page = case.answered(case.provider.leads_to(case.leave()))
         text = said(page)
         assert told in text
         assert "words" not in text
@@ -96,6 +102,56 @@ class TestTheProvider:
         assert "<script" not in page.text
         if told:
             assert told in said(page)
+
+    def test_a_provider_with_tls_has_no_address_without(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        issuer = "https://login.uk.example"
+        right = dict.fromkeys(("authorization_endpoint", "token_endpoint", "jwks_uri"), f"{issuer}/x")
+        asks = Provider(OidcSection(issuer=issuer, client_id=CLIENT), folder)
+        for key in right:
+            wrong = {"issuer": issuer, **right, key: "http://127.0.0.1:1234/x"}
+            monkeypatch.setattr(asks._http, "get", lambda _url, wrong=wrong: wrong)
+            with pytest.raises(LinkError, match=f"{key}: does not begin with https"):
+                asks.metadata()
+        monkeypatch.setattr(asks._http, "get", lambda _url: {"issuer": issuer, **right})
+        assert asks.metadata()
+
+    def test_a_provider_on_this_machine_is_asked_without_a_proxy(
+        self, case: Case, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        case.sign_in._provider = Provider(case.section, case.opened.site.folder)
+        assert case.enter().status_code == 303
+
+    @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"])
+    def test_one_that_answers_without_end_is_given_up(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+    ) -> None:
+        """A byte now and then, before or in its answer, so that no single step takes too long."""
+        monkeypatch.setattr(asking, "_LONGEST_S", 0.2)
+        done = threading.Event()
+
+        def drip() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.sendall(begun)
+                for _ in range(100):
+                    if done.wait(0.05):
+                        break
+                    connection.sendall(b"H")
+
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            thread = threading.Thread(target=drip, daemon=True)
+            thread.start()
+            section = OidcSection(issuer=f"http://127.0.0.1:{listening.getsockname()[1]}", client_id=CLIENT)
+            with pytest.raises(LinkError, match=r"no whole answer in 0\.2 s"):
+                Provider(section, folder).metadata()
+            done.set()
+            thread.join(30)
 
     def test_addresses_end_with_or_without_a_slash(
         self, folder: Path, provider: provider_case.Provider
@@ -135,6 +191,13 @@ class TestTheProvider:
             one for one in caplog.records if not one.name.startswith("http")
         ]  # not the client's of this test
         told = "".join([one.getMessage() for one in own] + pages) + repr(case.sign_in.__dict__)
+        case.back(case.provider.leads_to(case.leave()))  # and while a sign-in is under way
+        told += repr(case.sign_in._underway)
+        code = next(iter(provider.codes))
+        assert code not in told
+        underway = case.sign_in._underway
+        assert underway is not None
+        assert underway.asked.verifier not in told
         for form in provider.forms:
             for name in ("code", "code_verifier", "client_secret"):
                 assert form.get(name, SECRET) not in told
@@ -148,12 +211,14 @@ def test_a_link_error_says_where_and_what_to_do(folder: Path) -> None:
 
 
 @contextmanager
-def monkeypatched_server() -> Iterator[list[Guard]]:
-    """Nothing is served; gives the guards that would be."""
-    guards: list[Guard] = []
+def monkeypatched_server() -> Iterator[list[tuple[Guard, list[socket.socket]]]]:
+    """Nothing is served; gives the guards that would be, and where."""
+    served: list[tuple[Guard, list[socket.socket]]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve.uvicorn.Server, "run", lambda self, sockets: guards.append(self.config.app))
-        yield guards
+        patch.setattr(
+            serve.uvicorn.Server, "run", lambda self, sockets: served.append((self.config.app, sockets))
+        )
+        yield served
 
 
 class TestSettings:
@@ -169,16 +234,39 @@ class TestSettings:
     def test_a_hospital_that_names_a_provider_has_a_sign_in(
         self, folder: Path, provider: provider_case.Provider
     ) -> None:
-        site = self.write(folder, "max_age_s = 60", provider.issuer)
+        site = self.write(folder, f"max_age_s = 60\nport = {free_port()}", provider.issuer)
         console = serve.opened([site])
         assert console.sign_in is not None
         assert console.person is None
-        with monkeypatched_server() as guards:
-            serve.serve(console, 0, lambda _address: None)
-        (guard,) = guards
-        console.sign_in.begin("http://127.0.0.1:1/signed-in", "/")
-        assert guard._landed is not None
-        assert guard._landed(f"state={console.sign_in._asked.state}")  # type: ignore[union-attr]
+        told: list[str] = []
+        with monkeypatched_server() as served:
+            serve.serve(console, 0, told.append)
+        ((guard, sockets),) = served
+        assert f":{console.sign_in.port}/" not in told[0]
+        assert guard._sign_in is console.sign_in
+        assert len(sockets) == 2
+
+    def test_a_port_that_is_taken_is_one_clear_error(
+        self, folder: Path, provider: provider_case.Provider
+    ) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            console = serve.opened([self.write(folder, f"port = {port}", provider.issuer)])
+            with monkeypatched_server() as served, pytest.raises(ConfigError) as caught:
+                serve.serve(console, 0, lambda _address: None)
+        assert caught.value.message == f"oidc.port {port}: Address already in use"
+        assert "at the identity provider" in caught.value.remedy
+        assert not served
+
+    def test_pages_where_people_sign_in_have_no_port_that_others_know(
+        self, folder: Path, provider: provider_case.Provider
+    ) -> None:
+        console = serve.opened([self.write(folder, f"port = {free_port()}", provider.issuer)])
+        with monkeypatched_server() as served, pytest.raises(ConfigError, match="no port that others know"):
+            serve.serve(console, free_port(), lambda _address: None)
+        assert not served
 
     def test_a_secret_that_others_can_read_is_refused(self, folder: Path) -> None:
         site = self.write(folder, 'client_secret_file = "secret"')

@@ -27,7 +27,6 @@ from secfed.site.lost_memory import note_loss
 from secfed.study.study import Study
 from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, permit
 from tests.secfed.console.console_case import (
-    BASE,
     DIGEST,
     PAST,
     PORT,
@@ -70,9 +69,7 @@ def test_a_pending_study_says_what_it_would_do_what_leaves_and_what_it_costs(ope
 
 def test_approving_is_what_the_command_line_does_and_the_log_has_the_account(opened: Opened) -> None:
     client = opened.entered()
-    answer = client.post(
-        DECIDE, data={"csrf": opened.guard.csrf, "decision": "approve"}, headers={"Origin": BASE}
-    )
+    answer = opened.answer(client, DECIDE, decision="approve")
     assert answer.status_code == 303
     assert answer.headers["location"] == f"{opened.guard.base}{STUDY}?done=approved"
     assert Approvals(opened.site.approvals_path).state(WAITING.digest()) is ApprovalState.APPROVED

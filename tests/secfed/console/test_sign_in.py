@@ -15,14 +15,11 @@ pytest.importorskip("authlib", reason="needs the extra oidc")
 from starlette.routing import Route
 
 from secfed.console.pages import make_app
-from secfed.deploy.admission import persons
 from secfed.deploy.admission.approvals import ApprovalState
-from secfed.deploy.admission.person import Person
-from tests.deploy.agent_case import BUDGETED, permit
 from tests.secfed.audit.test_languages import catalogue
-from tests.secfed.console.console_case import BASE, DIGEST, PORT, Opened
+from tests.secfed.console.console_case import BASE, DIGEST, Opened
 from tests.secfed.console.provider_case import BRAUN, CLIENT, SECRET, WEISS, Provider
-from tests.secfed.console.sign_in_case import DECIDE, READ, STUDY, Case, led_to, said
+from tests.secfed.console.sign_in_case import BACK, DECIDE, READ, REGISTERED, STUDY, Case, said, waits
 from tests.secfed.run_case import secfed
 
 
@@ -37,7 +34,7 @@ class TestTheWay:
         assert case.decide() == 303
         assert case.state is ApprovalState.APPROVED
         assert (case.newest["kind"], case.newest["by"]) == ("approved", name)
-        assert case.newest["subjects"] == [f"{case.provider.issuer} 5f0c-77"]
+        assert case.newest["subjects"] == [f"{case.provider.issuer} {CLIENT} 5f0c-77"]
         assert f"approved by {name}" in said(case.client.get("/decisions"), 200)
         assert secfed("audit", "verify", case.opened.site.folder).exit_code == 0
         assert case.decide("refuse") == 303
@@ -47,7 +44,7 @@ class TestTheWay:
         case.enter()
         (asked,), (form,) = case.provider.asked, case.provider.forms
         assert asked["response_type"] == "code"
-        assert asked["redirect_uri"] == f"{BASE}/signed-in"
+        assert asked["redirect_uri"] == BACK
         assert asked["scope"] == "openid email"
         assert asked["code_challenge_method"] == "S256"
         assert (asked["prompt"], asked["max_age"], asked["tenant"]) == ("login", "3600", "1")
@@ -75,19 +72,12 @@ class TestTheWay:
         assert provider.asked[0]["scope"] == "openid profile"
         assert "weiss (OpenID Connect" in said(case.client.get("/"), 200)
 
-    def test_it_leads_back_to_the_name_under_which_the_console_was_opened(self, case: Case) -> None:
-        here = f"http://localhost:{PORT}"
-        headers = {"Host": f"localhost:{PORT}", "Origin": here}
-        answer = case.client.post("/sign-in", data={"csrf": case.opened.guard.csrf}, headers=headers)
-        case.provider.leads_to(led_to(answer.text))
-        assert case.provider.asked[0]["redirect_uri"] == f"{here}/signed-in"
-
     def test_the_person_comes_back_to_a_page_of_the_console_and_nowhere_else(self, case: Case) -> None:
         base = case.opened.guard.base
-        elsewhere = ("//evil.example", "https://evil.example", "/\\evil.example", "/sign-in/finish", DECIDE)
+        elsewhere = ("//evil.example", "https://evil.example", "/\\evil.example", "/sign-in/wait", DECIDE)
         for then in ("/budgets", *elsewhere):
-            back = case.back(case.provider.leads_to(case.leave(then)))
-            assert case.finish(back).headers["location"] == base + ("/" if then in elsewhere else then)
+            done = case.answered(case.provider.leads_to(case.leave(then)))
+            assert done.headers["location"] == base + ("/" if then in elsewhere else then)
 
 
 class TestBeforeSigningIn:
@@ -116,7 +106,7 @@ class TestBeforeSigningIn:
         assert "igned in" not in client.get(STUDY).text
         assert opened.post(client, "/sign-in") == 404
         assert opened.post(client, "/sign-out") == 404
-        assert client.get("/sign-in/finish?ticket=x").status_code == 404
+        assert client.get("/sign-in/wait").status_code == 404
         assert opened.client().get("/signed-in?state=x&code=y").status_code == 403
 
 
@@ -150,15 +140,54 @@ class TestHowLong:
     def test_a_page_of_somebody_else_decides_nothing(self, case: Case) -> None:
         case.enter()
         (shown,) = re.findall('name="as" value="(.*?)"', case.client.get(STUDY).text)
-        case.enter(BRAUN)
-        answer = case.opened.answer(case.client, DECIDE, decision="approve", **{"as": unescape(shown)})
-        assert "somebody else has signed in" in said(answer)
+        case.enter({**BRAUN, "email": WEISS["email"]})  # of equal names
+        for named in (shown, "", "x"):
+            answer = case.opened.answer(case.client, DECIDE, decision="approve", **{"as": named})
+            assert "somebody else has signed in" in said(answer)
+        bare = {"csrf": case.opened.guard.csrf, "decision": "approve"}
+        assert case.client.post(DECIDE, data=bare, headers={"Origin": BASE}).status_code == 409
         assert case.state is ApprovalState.HELD
 
-    def test_a_sign_in_that_takes_too_long(self, case: Case) -> None:
+    @pytest.mark.parametrize("ahead_s", [601, -60])  # too long, or the clock was set back
+    def test_a_sign_in_that_takes_too_long(self, case: Case, ahead_s: float) -> None:
         address = case.provider.leads_to(case.leave())
-        case.clock.ahead_s = 601
+        case.clock.ahead_s = ahead_s
         assert case.back(address).status_code == 403
+        case.clock.ahead_s = 0
+        assert case.back(address).status_code == 200
+        case.clock.ahead_s = ahead_s
+        assert "not begun here, or is over" in said(case.finish())
+        case.clock.ahead_s = 0
+        assert "not begun here, or is over" in said(case.finish())
+        assert case.sign_in.person is None
+
+    def test_signing_out_ends_a_sign_in_under_way(self, case: Case) -> None:
+        address = case.provider.leads_to(case.leave())
+        assert case.opened.post(case.client, "/sign-out") == 303
+        assert case.back(address).status_code == 403
+        assert case.back(case.provider.leads_to(case.leave())).status_code == 200
+        assert case.opened.post(case.client, "/sign-out") == 303
+        assert "not begun here, or is over" in said(case.finish())
+        assert case.provider.forms == []
+
+    @pytest.mark.parametrize("path", ["metadata", "token"])
+    def test_signing_out_while_the_provider_is_asked(
+        self, case: Case, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        back, right = case.provider.leads_to(case.leave()), getattr(case.provider, path)
+        assert case.back(back).status_code == 200
+
+        def meanwhile(*asked: Any) -> Any:
+            assert case.opened.post(case.client, "/sign-out") == 303
+            busy = case.finish() if path == "metadata" else case.opened.answer(case.client, "/sign-in")
+            assert "just being begun or completed" in said(busy)  # one at a time
+            return right(*asked)
+
+        monkeypatch.setattr(case.provider, path, meanwhile)
+        answer = case.finish() if path == "token" else case.opened.answer(case.client, "/sign-in")
+        assert "somebody signed out meanwhile" in said(answer)
+        assert case.sign_in.person is None
+        assert case.sign_in._underway is None
 
 
 class TestOthersOnTheWay:
@@ -182,48 +211,91 @@ class TestOthersOnTheWay:
             for name, value in {**dict(parse_qsl(parts.query)), **change}.items()
             if value is not None
         }
-        answer = case.back(f"{BASE}{parts.path}?{urlencode(fields)}")
+        answer = case.back(f"{BACK}?{urlencode(fields)}")
         assert answer.status_code == 403
         assert case.opened.guard.base not in answer.text  # the path that nobody can guess
-        assert case.finish(case.back(address)).status_code == 303
+        assert case.answered(address).status_code == 303
 
     def test_a_state_that_was_not_asked_for(self, case: Case) -> None:
-        assert case.back("/signed-in?code=x&state=").status_code == 403
-        assert case.back("/signed-in").status_code == 403
-        assert case.back(f"/signed-in?{'a=b&' * 30}").status_code == 403
+        for query in ("?code=x&state=", "?code=x", "", "?code=x&state=x"):
+            assert case.back(BACK + query).status_code == 403
 
     def test_a_callback_works_once(self, case: Case) -> None:
         address = case.provider.leads_to(case.leave())
-        first = case.back(address)
+        assert case.back(address).status_code == 200
         assert case.back(address).status_code == 403
-        assert case.finish(first).status_code == 303
-        assert "not begun here, or is over" in said(case.finish(first))
+        assert case.finish().status_code == 303
+        assert case.back(address).status_code == 403
+        assert "not begun here, or is over" in said(case.finish())
         assert len(case.provider.forms) == 1
         assert case.sign_in.person is not None  # who signed in once stays
 
-    def test_a_state_that_was_given_twice_is_none(self, case: Case) -> None:
+    @pytest.mark.parametrize(
+        "more",
+        [
+            "&state=x",
+            "&error=access_denied&error=x",
+            "&iss=x",
+            "&error=",
+            "&a=b&a=c",
+            "".join(f"&a{n}=b" for n in range(30)),
+        ],
+    )
+    def test_an_answer_with_empty_or_repeated_fields_is_none(self, case: Case, more: str) -> None:
         address = case.provider.leads_to(case.leave())
-        assert case.back(f"{address}&state=x").status_code == 403
+        assert case.back(address + more).status_code == 403
+        assert case.answered(address).status_code == 303
 
-    def test_without_the_cookie_the_ticket_is_worth_nothing(self, case: Case) -> None:
-        back = case.back(case.provider.leads_to(case.leave()))
-        assert case.back(led_to(back.text)).status_code == 403
+    def test_without_the_cookie_nothing_is_taken(self, case: Case) -> None:
+        case.back(case.provider.leads_to(case.leave()))
+        for base in ("", case.opened.guard.base):
+            assert case.opened.client().get(f"{base}/sign-in/wait").status_code == 403
         assert case.sign_in.person is None
         assert case.provider.forms == []
 
-    def test_with_the_cookie_nothing_goes_without_the_ticket(self, case: Case) -> None:
-        case.back(case.provider.leads_to(case.leave()))
-        for ticket in ("", "?ticket=", "?ticket=x"):
-            assert "not begun here, or is over" in said(case.client.get(f"/sign-in/finish{ticket}"))
-        assert case.sign_in.person is None
+    def test_the_page_waits_until_the_answer_has_landed(self, case: Case) -> None:
+        address = case.provider.leads_to(case.leave())
+        assert waits(case.finish())
+        case.back(f"{BACK}?state=x&code=y")
+        assert waits(case.finish())
+        assert case.provider.forms == []
+        assert case.answered(address).status_code == 303
+
+    def test_the_registered_port_tells_nothing_and_opens_nothing(self, case: Case) -> None:
+        """Whoever served it before may have left a service worker, which reads all of it."""
+        guard, here = case.opened.guard, f"http://127.0.0.1:{REGISTERED}"
+        landed = case.back(case.provider.leads_to(case.leave()))
+        answers = [landed, case.back(f"{BACK}?code=x&state=x")]
+        cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in case.client.cookies.items())}
+        for path in (
+            "/",
+            "/enter",
+            f"/enter?token={guard.token}",
+            guard.base,
+            f"{guard.base}/",
+            "/signed-in/x",
+        ):
+            for method in ("GET", "POST"):
+                answers.append(case.opened.client(here).request(method, path, headers=cookie))
+                assert answers[-1].status_code == 403
+        for answer in answers:
+            secrets = (guard.base, guard.csrf, guard._session, case.sign_in._underway.asked.state)  # type: ignore[union-attr]
+            assert not any(one.strip("/") in answer.text + str(answer.headers) for one in secrets)
+            assert "set-cookie" not in answer.headers
+            assert "refresh" not in answer.text
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+        for words in ("Go back to the tab", "Gehen Sie zurück", "Revenez"):
+            assert words in unescape(landed.text)
+        assert case.opened.client().get("/signed-in?code=x&state=x").status_code == 403  # only there
+        assert case.finish().status_code == 303
 
     def test_a_code_of_another_sign_in_is_refused(self, case: Case) -> None:
         """Somebody's own code, in another's answer: login CSRF, code injection."""
         theirs = dict(parse_qsl(urlsplit(case.provider.leads_to(case.leave())).query))["code"]
         address = urlsplit(case.provider.leads_to(case.leave()))
         fields = {**dict(parse_qsl(address.query)), "code": theirs}
-        back = case.back(f"{BASE}{address.path}?{urlencode(fields)}")
-        assert "refuses the code (invalid_grant)" in said(case.finish(back))
+        answer = case.answered(f"{BACK}?{urlencode(fields)}")
+        assert "refuses the code (invalid_grant)" in said(answer)
         assert case.sign_in.person is None
 
     def test_a_token_of_another_sign_in_is_refused(self, case: Case) -> None:
@@ -235,59 +307,26 @@ class TestOthersOnTheWay:
 
     def test_an_answer_of_another_provider_is_refused(self, case: Case) -> None:
         address = case.provider.leads_to(case.leave()).replace("iss=http", "iss=https")
-        assert "from another identity provider" in said(case.finish(case.back(address)))
+        assert "from another identity provider" in said(case.answered(address))
+        assert case.provider.forms == []
+
+    def test_a_provider_that_says_who_it_is_always_has_to(self, case: Case) -> None:
+        address = re.sub("&iss=[^&]*", "", case.provider.leads_to(case.leave()))
+        assert case.answered(address).status_code == 303
+        case.provider.extra = {"authorization_response_iss_parameter_supported": True}
+        address = re.sub("&iss=[^&]*", "", case.provider.leads_to(case.leave()))
+        assert "from another identity provider" in said(case.answered(address))
+
+    def test_a_code_beside_an_error_is_none(self, case: Case) -> None:
+        address = case.provider.leads_to(case.leave()) + "&error=access_denied"
+        assert "signs nobody in (access_denied)" in said(case.answered(address))
         assert case.provider.forms == []
 
     def test_a_method_that_browsers_are_not_led_by(self, case: Case) -> None:
         address = case.provider.leads_to(case.leave())
         assert case.opened.client().post(address).status_code == 403
         assert case.opened.client().get(address, headers={"Host": "evil.example"}).status_code == 403
-        assert case.finish(case.back(address)).status_code == 303
-
-
-class TestWhoMayDecide:
-    def test_somebody_who_is_not_among_them(self, folder: Path, provider: Provider) -> None:
-        case = Case(folder, provider, allowed=("it.braun@uk.example",))
-        assert "dr.weiss@uk.example is not among oidc.allowed" in said(case.enter())
-        assert case.decide() == 409
-        assert case.enter(BRAUN).status_code == 303
-        assert case.decide() == 303
-
-    def test_the_provider_says_no(self, case: Case) -> None:
-        case.provider.error = "access_denied"
-        assert "signs nobody in (access_denied)" in said(case.enter())
-        case.provider.error = "<script>"
-        assert "<script" not in (answer := case.enter()).text
-        assert "signs nobody in." in said(answer).replace("signs nobody in Remedy", "signs nobody in. Remedy")
-
-    def test_two_persons_by_what_the_provider_calls_them(self, case: Case) -> None:
-        permit(case.opened.site, "manual", "four_eyes = true\n" + BUDGETED)
-        case.enter()
-        assert case.decide() == 303
-        assert case.state is ApprovalState.HELD
-        case.enter({**WEISS, "email": "weiss.neu@uk.example"})  # who married meanwhile
-        assert "has approved this study" in said(case.opened.answer(case.client, DECIDE, decision="approve"))
-        case.enter({**BRAUN, "email": WEISS["email"]})  # of equal names
-        assert case.decide() == 303
-        assert case.state is ApprovalState.APPROVED
-        assert case.newest["subjects"] == [f"{case.provider.issuer} {who['sub']}" for who in (WEISS, BRAUN)]
-        assert case.newest["by"].count("dr.weiss@uk.example") == 2
-
-    def test_an_account_and_who_signed_in_may_be_one_person(self, case: Case) -> None:
-        permit(case.opened.site, "manual", "four_eyes = true\n" + BUDGETED)
-        persons.approve(case.opened.site, DIGEST, Person("root"), despite_twins=False)
-        case.enter()
-        answer = case.opened.answer(case.client, DECIDE, decision="approve")
-        assert answer.headers["location"].endswith("?done=first-signed-in")
-        assert case.state is ApprovalState.HELD
-        persons.approve(case.opened.site, DIGEST, Person("root"), despite_twins=False)
-        assert case.state is ApprovalState.HELD
-        case.enter()
-        assert case.decide() == 303
-        case.enter(BRAUN)
-        assert case.decide() == 303
-        assert case.state is ApprovalState.APPROVED
-        assert "root" not in case.newest["by"]
+        assert case.answered(address).status_code == 303
 
 
 @pytest.mark.parametrize(("code", "words"), [("de", "Anmelden"), ("fr", "Se connecter")])

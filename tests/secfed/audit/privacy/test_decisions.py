@@ -119,6 +119,28 @@ def test_every_kind_is_told_in_words_in_order(logs: Logs) -> None:
     assert "by agents at least 4." in page
 
 
+def test_two_persons_of_one_name_are_told_apart(logs: Logs) -> None:
+    """By the identity provider's own names for them; an account of the machine has none."""
+    name, at = "weiss@uk.example (OpenID Connect: https://x)", "https://x console"
+    held = {"digest": DIGEST, "name": "heart", "decided_s": START_S}
+    logs.write(
+        (kinds.APPROVED, {**held, "by": f"{name}, {name}", "subjects": [f"{at} 5f0c", f"{at} 81aa"]}),
+        (kinds.REJECTED, {**held, "by": "dr.a, dr.b", "subjects": ["", f"{at} 7"]}),
+        (kinds.APPROVED, {**held, "by": f"{name}", "subjects": ["a b", "c d"]}),
+    )
+    made = report(logs.root)
+    assert made.decisions[0].decisions[0].subjects == (f"{at} 5f0c", f"{at} 81aa")
+    assert json.loads(to_json(made))["decisions"][0]["decisions"][0]["subjects"] == [
+        f"{at} 5f0c",
+        f"{at} 81aa",
+    ]
+    told = [row[2] for row in rows(made)]
+    assert told[0] == f"approved by {name} [5f0c], {name} [81aa]"
+    assert "dr.a, dr.b [7]" in told[1]
+    assert told[2] == f"approved by {name}"
+    assert f"{name} [81aa]" in unescape(to_html(made))
+
+
 def test_json_has_named_values_only(logs: Logs) -> None:
     logs.write((kinds.REFUSAL, {**REFUSED, "secret": "0.735190628"}))
     content = json.loads(to_json(report(logs.root)))
@@ -206,7 +228,16 @@ def test_whose_log_it_is_follows_from_the_roster(logs: Logs) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [{"number": "34"}, {"keys": 5}, {"time_s": -1}, {"round": 1.5}, {"name": None}, {"decided_s": True}],
+    [
+        {"number": "34"},
+        {"keys": 5},
+        {"time_s": -1},
+        {"round": 1.5},
+        {"name": None},
+        {"decided_s": True},
+        {"subjects": "x"},
+        {"subjects": [7]},
+    ],
 )
 def test_a_signed_entry_of_the_wrong_form_ends_no_report(logs: Logs, body: dict[str, Any]) -> None:
     logs.write(ENTRIES[0])
