@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from secfed import __version__
@@ -25,7 +26,7 @@ from secfed.deploy.admission.offered import check_plan, check_roster, own_files
 from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.full_disk import when_there_is_room
 from secfed.deploy.agent.status import StatusBoard
-from secfed.deploy.agent.study_end import forget, refused_for_good
+from secfed.deploy.agent.study_end import forget, refused_by_person, refused_for_good
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
 from secfed.deploy.enrolment.messages import utc_now
@@ -157,6 +158,8 @@ class Agent:
                     opened = stack.enter_context(self._open(admitted))
                     if self._training is not None:
                         self._training.start()  # data that cannot be read show now, not in the first round
+                        refused = partial(refused_by_person, self._folder)
+                        opened.promise(self._training.planned, refused=refused)
                 return self._serve(admitted, opened)
         except LinkError:
             raise

@@ -26,12 +26,15 @@ from secfed.deploy.policy.policy import Policy, Violation
 from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.preflight.checks import PreflightCheck, failed, failed_with, passed, skipped
 from secfed.deploy.preflight.folder_check import LEAST_FREE_BYTES, disk_check
-from secfed.dp.accounting.budget import Budget, standing
+from secfed.dp.accounting.budget import Budget, Spent, Standing, standing
+from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import lacking
 from secfed.dp.ledger.ledger import LEDGER, spent_of
+from secfed.dp.ledger.promises import still_to_pay, to_come
 from secfed.engine.wire import Job
 from secfed.errors import BudgetExceeded, PolicyRefused, RoundAborted, SecfedError, TranscriptError
+from secfed.pipeline.noised_algorithm import noise_payments
 from secfed.records.chain_file import verify_file
 from secfed.records.clock import refuse_ahead
 from secfed.records.hash_chain import Entry
@@ -53,6 +56,7 @@ class StudyCheck:
         self._policy = Policy.load(site.policy_path)
         self._text, self._study = read_study(self._policy, text)
         self.id = study_id(self._study)
+        self._whole: tuple[Event, ...] | None = None  # all that this site would pay; once the data is loaded
 
     def checks(self) -> Iterator[PreflightCheck]:
         """One after the other, since loading the data may take long."""
@@ -75,7 +79,7 @@ class StudyCheck:
         if broken or terms is None or data is None:
             yield skipped("data", "the study cannot run here as it is")
         else:
-            yield self._load(data)
+            yield self._load(data, terms)
             if study.model.start is not None and not study.protection.traits.aggregator_reads_sums:
                 yield self._start(terms)
         if terms is not None and data is not None:
@@ -149,7 +153,7 @@ class StudyCheck:
             return failed_with("start", error)
         return passed("start", "the model that the study begins with is here")
 
-    def _load(self, data: DataSet) -> PreflightCheck:
+    def _load(self, data: DataSet, terms: Terms) -> PreflightCheck:
         """Let a training process load the data, as the agent does before the first round."""
         started = time.monotonic()
         try:
@@ -174,6 +178,8 @@ class StudyCheck:
             )
             with closing(process):
                 process.start()
+                noise = noise_payments(terms.algorithm, self._study.rounds, self._site.name, terms.sites)
+                self._whole = (*noise, *process.planned)
         except RoundAborted as error:
             message = error.message.partition(";")[0]
             return failed("data", message, "most often too little memory: see the kernel's log", RoundAborted)
@@ -214,15 +220,23 @@ class StudyCheck:
             return
         unlimited = Budget(None, settings.delta, protects=settings.budgeted)
         for budget in self._policy.budgets(data.name) or (unlimited,):
-            so_far = standing(budget, spent, int(self._now.timestamp()), counts).epsilon
-            yield budget_check(data.name, budget, so_far, settings.epsilon, settings.delta)
+            now_s = int(self._now.timestamp())
+            so_far = standing(budget, spent, now_s, counts).epsilon
+            whole = None
+            if self._whole is not None:
+                rest = to_come(entries, self.id, still_to_pay(entries, self.id, self._whole))
+                whole = standing(budget, [*spent, *(Spent(event, now_s) for event in rest)], now_s, counts)
+            yield budget_check(data.name, budget, so_far, settings.epsilon, settings.delta, whole)
 
 
-def budget_check(data: str, budget: Budget, spent: float, epsilon: float, delta: float) -> PreflightCheck:
+def budget_check(
+    data: str, budget: Budget, spent: float, epsilon: float, delta: float, whole: Standing | None = None
+) -> PreflightCheck:
     """What a study plans to spend, and what is left for it after ``spent``, an epsilon.
 
-    What two studies cost together is less than the sum of their epsilons, so only a budget that is spent is
-    a failure; one that the sum would exceed is a warning.
+    ``whole`` is where the budget would stand when this study and those with an older promise are over; a
+    study that it does not cover is refused. Where that is not known, a budget that is spent is a failure, and
+    one that the sum of both epsilons would exceed a warning: two studies cost less together.
     """
     plan = f"the study spends at most epsilon {epsilon:g} at delta {delta:g}"
     name = f"{data}: {budget.describe()}"
@@ -233,5 +247,11 @@ def budget_check(data: str, budget: Budget, spent: float, epsilon: float, delta:
     if left <= 0.0:
         remedy = "wait until the period is over, or raise the budget in policy.toml"
         return failed("budget", detail, remedy, BudgetExceeded)
+    if whole is not None:
+        detail += f"; {number_up(whole.epsilon)} when it is over, with what open studies were promised"
+        remedy = "raise the budget in policy.toml, or end an open study: secfed agent refuse STUDY"
+        return (
+            failed("budget", detail, remedy, BudgetExceeded) if whole.exceeded else passed("budget", detail)
+        )
     may_end = "may not last to the end of the study, unless part of it is paid: watch agent status"
     return passed("budget", detail, may_end if epsilon > left else "")

@@ -13,8 +13,8 @@ STATE/studies/<study>/work/              the running exchange; empty in between 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,13 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import FinalModel
 from secfed.crypto.refusals import Refusal
 from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import Recorded, read_copy, read_recorded
 from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.settings import PrivacySection
-from secfed.pipeline.noised_algorithm import first_payment
+from secfed.errors import TranscriptError
+from secfed.pipeline.noised_algorithm import noise_payments
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
 from secfed.records.transcript import (
@@ -38,6 +40,7 @@ from secfed.records.transcript import (
     TRANSCRIPT,
     Log,
     Transcript,
+    closing,
 )
 from secfed.runs.final_model import record_of
 from secfed.runs.model_record import ModelRecord, metrics_digest
@@ -78,16 +81,50 @@ class SiteStudy:
     _journal: Journal = field(repr=False)
     _log: Log = field(repr=False)
     _entries: Callable[[], tuple[Entry, ...]] = field(repr=False)
+    _noise: tuple[Event, ...] = ()  # all that it pays for noise in the sums of the study
+    # whether a study, by its id, has ended here
+    _is_closed: Callable[[str], bool] = field(repr=False, default=lambda _study: False)
 
     @property
     def privacy(self) -> SitePrivacy | None:
         """Budgets and ledger; None for a study without."""
         return self.site.privacy
 
-    def set_budgets(self, budgets: Sequence[Budget]) -> None:
-        """Put budgets in force; the ledger records a change before it pays the next time."""
+    def promise(
+        self, steps: Iterable[Event] = (), *, refused: Callable[[str], bool] = lambda _study: False
+    ) -> None:
+        """Have all that this site will pay in the study promised, before it pays first.
+
+        Args:
+            steps: what private local steps pay, as the program has planned it.
+            refused: whether a study, by its id, was refused by a person here.
+
+        Raises:
+            BudgetExceeded: budgets do not cover the whole study; nothing is paid.
+            TranscriptError: as of :meth:`secfed.dp.ledger.ledger.Ledger.promise`.
+
+        Security: what is planned depends on how many records the site has, which counts as public, and on
+        nothing else of them.
+        """
         if self.privacy is not None:
-            self.privacy.ledger.budgets = _in_force(self.privacy.settings, budgets)
+            self.privacy.ledger.promise(
+                self.terms.study_id,
+                (*self._noise, *steps),
+                is_over=lambda study: refused(study) or self._is_closed(study),
+            )
+
+    def set_budgets(self, budgets: Sequence[Budget]) -> None:
+        """Put budgets in force; the ledger records a change before it pays the next time.
+
+        Raises:
+            BudgetExceeded: they do not cover what is left of the study.
+        """
+        if self.privacy is None:
+            return
+        ledger, now = self.privacy.ledger, _in_force(self.privacy.settings, budgets)
+        if ledger.budgets != now:
+            ledger.budgets = now
+            ledger.check_study(self.terms.study_id)
 
     def mend(self) -> None:
         """Make the transcript take entries again after a write that failed."""
@@ -118,6 +155,9 @@ class SiteStudy:
             failpoint("site: after model recorded")
         self._log.append(CLOSED, self._transcript.closing())
         self.store.forget()
+        if self.privacy is not None:
+            with suppress(TranscriptError):  # whoever is promised something next sees the closed transcript
+                self.privacy.ledger.end(self.terms.study_id)
 
     def _has_model(self) -> bool:
         return (self.folder / MODEL_FILE).exists() or any(entry.kind == MODEL for entry in self._entries())
@@ -200,7 +240,18 @@ def open_site_study(
         )
         site.resume()
         opened.pop_all()
-    return SiteStudy(site, terms, store, folder, transcript, journal, log, entries)
+    named = tuple(name for name in member.roster.sites if name in terms.sites)
+    noise = noise_payments(terms.algorithm, study.rounds, identity.name, named)
+    is_closed = partial(_is_closed, state, member)
+    return SiteStudy(site, terms, store, folder, transcript, journal, log, entries, noise, is_closed)
+
+
+def _is_closed(state: Path, member: Member, study: str) -> bool:
+    path, own = study_folder(state, study) / TRANSCRIPT_FILE, member.identity
+    try:
+        return closing(verify_file(path, own.public_bytes, TRANSCRIPT, owner=own.name)) is not None
+    except TranscriptError:  # it is not there, or damaged: that must not stop another study
+        return False
 
 
 def _in_force(settings: PrivacySection, budgets: Sequence[Budget]) -> tuple[Budget, ...]:
@@ -222,7 +273,7 @@ def _open_ledger(
         accountant=accountant(settings.accountant),
         recorded=recorded_heads(state, dataset),
     )
-    ledger.check_study(terms.study_id, first_payment(terms.algorithm, terms.study.rounds))
+    ledger.check_study(terms.study_id)
     return ledger
 
 
