@@ -26,8 +26,8 @@ from secfed.crypto.refusals import Refusal
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant
-from secfed.dp.ledger.heads import Recorded, read_copy, read_recorded
-from secfed.dp.ledger.ledger import Ledger
+from secfed.dp.ledger.heads import Recorded, left_behind, read_copy, read_recorded
+from secfed.dp.ledger.ledger import LEDGER, Ledger
 from secfed.dp.settings import PrivacySection
 from secfed.errors import TranscriptError
 from secfed.pipeline.noised_algorithm import noise_payments
@@ -36,6 +36,7 @@ from secfed.records.hash_chain import Entry
 from secfed.records.transcript import (
     CLOSED,
     MODEL,
+    MOVED,
     SETTINGS,
     TRANSCRIPT,
     Log,
@@ -48,6 +49,7 @@ from secfed.runs.run_folder import (
     MODEL_FILE,
     STUDIES_FOLDER,
     TRANSCRIPT_FILE,
+    dataset_of,
     ledger_file,
     study_folder,
 )
@@ -223,6 +225,9 @@ def open_site_study(
         entries = partial(verify_file, path, identity.public_bytes, TRANSCRIPT, owner=identity.name)
         log = IdempotentLog(transcript, entries(), on_entry)
         log.append(SETTINGS, study.settings(len(terms.sites)))
+        others = left_behind(_other_ledgers(state, dataset, member), entries(), terms.study_id)
+        if others:  # the policy gave it another data set: an update that was paid there may have left
+            log.append(MOVED, {"ledgers": others})
         site = build_site(
             terms,
             member,
@@ -275,6 +280,15 @@ def _open_ledger(
     )
     ledger.check_study(terms.study_id)
     return ledger
+
+
+def _other_ledgers(state: Path, dataset: str, member: Member) -> Iterator[tuple[str, tuple[Entry, ...]]]:
+    """The ledgers of a site's other data sets; an audit finds one that does not verify."""
+    own = member.identity
+    for path in sorted(state.glob("ledger-*.jsonl")):
+        if path != ledger_file(state, dataset):
+            with suppress(TranscriptError):
+                yield dataset_of(path), verify_file(path, own.public_bytes, LEDGER, owner=own.name)
 
 
 def recorded_heads(state: Path, dataset: str) -> Iterator[Recorded]:

@@ -57,6 +57,7 @@ def test_noise_in_the_sums_of_all_rounds_and_all_local_steps_are_promised_and_en
     ((name, promise),) = promises(entries(hospital)).items()
     assert name == consortium.terms.study_id
     assert STEPS in promise.whole
+    assert [event.times for event in promise.whole if event != STEPS] == [2]
     consortium.run()
     opened(hospital).promise([STEPS])
     assert promises(entries(hospital))[name].rest == (STEPS,), "what the sums cost was paid"
