@@ -109,10 +109,14 @@ class Aggregator:
         roster = consortium.roster()
         if roster is None:
             raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
-        roster = roster_of_run(out, roster, consortium.roster_path)
+        enrolled = dict(roster.members)
+        roster = roster_of_run(out, roster, consortium.roster_path, ends=service.end)
         removed = consortium.members().removed_sites
         self._central = central = CentralStudy(study, roster, service.sites, removed=removed)
         self._quorum = _quorum(central, service.quorum)
+        # Where a run only ends, members may be gone: they get nothing more.
+        present = tuple(site for site, public in roster.members if enrolled.get(site) == public)
+        central.asked = tuple(site for site in central.asked if site in present)
         self._service, self._observer, self._stopper = service, observer, stopper
         self._gives_way = gives_way
         self._round: Callable[[], int] = lambda: 0
@@ -126,7 +130,7 @@ class Aggregator:
         if service.flower_socket is None:
             listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
             tls = consortium.aggregator_tls(passphrase, datetime.now(UTC))
-            self._server = LinkServer(listen, tls, roster.sites, offer, limits, removed=removed)
+            self._server = LinkServer(listen, tls, present, offer, limits, removed=removed)
         else:
             ttl_s = study.protection.deadline_s
             path, another = service.flower_socket, service.another
@@ -232,19 +236,25 @@ class Aggregator:
                 self._tell("refused", round=rounds, site=said.site, stage="model", reason=reason)
 
 
-def roster_of_run(out: Path, enrolled: Roster, path: Path) -> Roster:
+def roster_of_run(out: Path, enrolled: Roster, path: Path, *, ends: bool = False) -> Roster:
     """The roster that the run in ``out`` began with, else the present one, whose file is ``path``.
 
-    ``RosterError``: a member of it is no member any more. Who was admitted since is asked by later runs.
+    ``RosterError``: a member of it is no member any more, so no sum can come about: every hospital refuses
+    the run as soon as it pins the new roster. Where it only ``ends``, no sum is asked for. Who was admitted
+    since is asked by later runs.
     """
     kept = out / ROSTER_FILE
     if (out / TRANSCRIPT_FILE).is_file() and kept.is_file():
         members = dict(enrolled.members)
         gone = [site for site, public in read_roster(kept).members if members.get(site) != public]
+        if gone and ends:
+            return read_roster(kept)
         if gone:
             raise RosterError(
-                f"--out {out}: the run began with {', '.join(gone)}, removed since or given another key",
-                remedy="begin the study anew, under another name and without what was removed",
+                f"--out {out}: the run began with {', '.join(gone)}, removed since or given another key; no "
+                "hospital that pins the new roster works in it any more",
+                remedy="end it with the model it has: the same command with --end, before the hospitals pin "
+                "the new roster; or begin the study anew, under another name and without what was removed",
             )
     return begun_with(out / TRANSCRIPT_FILE, enrolled, path)
 
