@@ -108,8 +108,9 @@ def remove(
     consortium = Consortium(folder)
     consortium.members().member(site)
     typer.echo(
-        "A study that has begun with this site cannot go on without it. Let such studies finish first, or end "
-        "them with the model they have: secfed aggregate STUDY --end, before the hospitals pin the new roster."
+        "A study that has begun with this site cannot go on without it. Let such studies finish first, or "
+        "end them with the model they have: secfed aggregate STUDY --end, before the hospitals pin the new "
+        "roster."
     )
     confirm(f"Remove {site!r}, for good with these keys?", yes=yes, option="--yes")
     consortium.remove(site, now=messages.utc_now())
