@@ -158,7 +158,8 @@ class CentralRun:
         """Why no further round should be begun after one that was aborted."""
         study = self._central.study
         needed = max(study.protection.min_cohort, self._central.threshold(len(self._cohort)))
-        return standstill(outcome.round, self._cohort, needed, self._carrier.refusals)
+        carrier = self._carrier
+        return standstill(outcome.round, self._cohort, needed, carrier.refusals, carrier.failed)
 
     def record_end(self, delivered: Collection[SiteId]) -> None:
         """The study is over: close the transcript, naming the sites that say that they have the model."""

@@ -20,6 +20,7 @@ from secfed.deploy.admission.admission import data_file, frame_caps, read_study
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.offered import check_limits
 from secfed.deploy.agent.control import is_paused
+from secfed.deploy.agent.full_disk import room_bytes
 from secfed.deploy.agent.training import TrainingProcess
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.policy.policy import Policy, Violation
@@ -44,8 +45,6 @@ from secfed.site.runtime import recorded_heads
 from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.warm_start import find_initial_model
-
-_COPIES = 4  # of an update: as trained, as it leaves, and both anew beside the old before they replace it
 
 
 class StudyCheck:
@@ -193,8 +192,7 @@ class StudyCheck:
             caps = frame_caps(terms, roster)
         except SecfedError as error:
             return failed_with("disk", error)
-        needed = LEAST_FREE_BYTES + _COPIES * caps.answer_bytes + 2 * caps.request_bytes
-        return disk_check(self._site, needed)
+        return disk_check(self._site, LEAST_FREE_BYTES + room_bytes(caps))
 
     def _budgets(self, data: DataSet) -> Iterator[PreflightCheck]:
         """Where the ledger stands. It is read, never opened: opening would record the budgets in it."""

@@ -39,6 +39,24 @@ def test_too_few_are_left_when_too_many_refuse_alike(refusals: Mapping[str, Refu
     assert (standstill(3, ASKED, 3, refusals) is not None) is stops
 
 
+FULL = Refusal("mask", "SecfedError", "this site cannot do this now")
+
+
+@pytest.mark.parametrize(
+    ("refusals", "failed", "stops"),
+    [
+        (dict.fromkeys("abc", FULL), "abc", False),  # no exchange begins without them
+        (dict.fromkeys("abc", FULL), "ab", True),  # one says that it is there, and would refuse again
+        (dict.fromkeys("abc", BUDGET), "abc", True),  # that takes no part either, and time does not end it
+    ],
+)
+def test_hospitals_that_have_to_put_something_right_are_waited_for(
+    refusals: Mapping[str, Refusal], failed: str, stops: bool
+) -> None:
+    found = standstill(3, ASKED, 3, refusals, lambda sites: set(sites) & set(failed))
+    assert (found is not None) is stops
+
+
 def test_the_reason_and_what_to_do_are_named() -> None:
     found = standstill(3, ASKED, 3, dict.fromkeys("abc", ROSTER))
     assert "round 3: 3 of 5 hospitals refused alike, and a sum needs 3: refusal 4" in found.message
