@@ -37,6 +37,7 @@ from secfed.study.study import Study
 
 _RESULT_S: Final = 60.0
 _FLOWER_RESULT_S: Final = 300.0  # a message takes many seconds, and a hospital's transcript needs the result
+_LAST_WORD_S: Final = 15.0  # in which an agent that asks again and again has asked
 _SOFTWARE: Final = f"secfed {__version__}"
 
 
@@ -205,7 +206,8 @@ class Aggregator:
         """Bring the model to the sites and tell them that the study is over, until all know it or time is up.
 
         Gives the sites that have said that they have the model, which stands in their transcripts then.
-        A site that is fetching the model when the time is over is not cut off.
+        A site that is fetching the model when the time is over is not cut off. One that has failed has the
+        whole time to be put right.
         """
         asked = self._central.asked
         asked_as = self._server.finish(dict.fromkeys(asked, final) if final else None)
@@ -216,9 +218,21 @@ class Aggregator:
                 if time.monotonic() >= end and not self._server.sending():
                     break
                 time.sleep(0.1)
-        self._hear(asked_as, took)
+            self._hear(asked_as, took)
+            self._tell_the_failed()
         self._tell("told", sites=sorted(self._server.informed()), model=sorted(took))
         return took
+
+    def _tell_the_failed(self) -> None:
+        """Tell hospitals that could not take the model that the study is over: they destroy its secrets."""
+        seen, informed = self._server.presence(), self._server.informed()
+        failed = {site for site in self._central.asked if seen[site].declined is not None} - informed
+        if not failed:
+            return
+        self._server.finish()
+        end = time.monotonic() + _LAST_WORD_S
+        while not self._server.informed() >= failed and time.monotonic() < end:
+            time.sleep(0.1)
 
     def _hear(self, asked_as: bytes, took: set[SiteId]) -> None:
         """What the sites said about the model: an answer to anything else is no sign that one has it."""
