@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 from secfed import __version__
@@ -26,9 +25,10 @@ from secfed.deploy.admission.offered import check_plan, check_roster, own_files
 from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.full_disk import Room, when_there_is_room
 from secfed.deploy.agent.status import StatusBoard
-from secfed.deploy.agent.study_end import forget, refused_by_person, refused_for_good
+from secfed.deploy.agent.study_end import forget, refused_for_good
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
+from secfed.deploy.agent.whole_study import WholeStudies
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.enrolment.site_payments import wasted
@@ -104,6 +104,7 @@ class Agent:
         self._removed = False  # as the aggregator said last
         self._told = ""  # the reason that was last logged
         self._room = Room(folder.state)
+        self._whole = WholeStudies()
 
     def run(self) -> None:
         """Serve one study after the other until :meth:`stop`, or ``SecfedError`` of the site's own files."""
@@ -159,9 +160,7 @@ class Agent:
                 with self._dial(offer.study) as waiting, waiting.alive():
                     opened = stack.enter_context(self._open(admitted))
                     if self._training is not None:
-                        self._training.start()  # data that cannot be read show now, not in the first round
-                        refused = partial(refused_by_person, self._folder)
-                        opened.promise(self._training.planned, refused=refused)
+                        self._whole.load(opened, self._training)
                 return self._serve(admitted, opened)
         except LinkError:
             raise

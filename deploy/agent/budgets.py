@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.dp.ledger.ledger import SPENT, verify
-from secfed.dp.ledger.promises import promises
 from secfed.runs.run_folder import ledger_file
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class BudgetLeft:
 
 
 def ledger_standings(site: SiteFolder) -> list[dict[str, Any]]:
-    """Every ledger's budgets after its newest payment, and whom they are promised; the chain is verified."""
+    """Every ledger's budgets after its newest payment; the chain is verified."""
     found = []
     for data in site.policy.load().data:
         path = ledger_file(site.state, data.name)
@@ -45,7 +44,6 @@ def ledger_standings(site: SiteFolder) -> list[dict[str, Any]]:
                 "payments": len(payments),
                 "standings": newest.get("after", []),
                 "newest_s": newest.get("time_s"),
-                "promised": [study for study, promise in promises(entries).items() if promise.rest],
             }
         )
     return found

@@ -23,15 +23,6 @@ def refused_for_good(site: SiteFolder, study: str, error: SecfedError) -> bool:
     return study[-64:] not in {item.digest for item in known if item.state is ApprovalState.HELD}
 
 
-def refused_by_person(site: SiteFolder, study: str) -> bool:
-    """Whether a person refused a study, by its id or its name; it pays nothing more then."""
-    approvals, digest = Approvals(site.approvals_path), study[-64:]
-    known = {item.digest: item.state for item in approvals.all()}
-    if digest in known:
-        return known[digest] is ApprovalState.WITHDRAWN
-    return study[: -len(digest) - 1] in {item.name for item in approvals.refused_names()}
-
-
 def forget(site: SiteFolder, identity: Identity, study: str, work: Path) -> None:
     """Destroy what a study keeps for its running exchange; transcript, ledger and journal stay."""
     with closing(Journal(site.state / "journal.sqlite")) as journal:

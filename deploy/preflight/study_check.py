@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -31,8 +31,7 @@ from secfed.dp.accounting.budget import Budget, Spent, Standing, standing
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import lacking
-from secfed.dp.ledger.ledger import LEDGER, spent_of
-from secfed.dp.ledger.promises import still_to_pay, to_come
+from secfed.dp.ledger.ledger import LEDGER, has_paid, once_over, spent_of
 from secfed.engine.wire import Job
 from secfed.errors import BudgetExceeded, PolicyRefused, RoundAborted, SecfedError, TranscriptError
 from secfed.pipeline.noised_algorithm import noise_payments
@@ -41,7 +40,7 @@ from secfed.records.clock import refuse_ahead
 from secfed.records.hash_chain import Entry
 from secfed.runs.run_folder import ledger_file
 from secfed.site.lost_memory import asks_person
-from secfed.site.runtime import recorded_heads
+from secfed.site.runtime import ledgers_but, recorded_heads
 from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.warm_start import find_initial_model
@@ -213,6 +212,7 @@ class StudyCheck:
                 raise TranscriptError(f"{path}: {lacking(missing)}", remedy=remedy)
             refuse_ahead(path, entries, int(self._now.timestamp()), remedy)
             spent, counts = spent_of(entries), accountant(settings.accountant)
+            after = None if self._whole is None else self._once_over(data, entries, self._whole)
         except SecfedError as error:
             yield failed_with("budget", error)
             return
@@ -220,11 +220,18 @@ class StudyCheck:
         for budget in self._policy.budgets(data.name) or (unlimited,):
             now_s = int(self._now.timestamp())
             so_far = standing(budget, spent, now_s, counts).epsilon
-            whole = None
-            if self._whole is not None:
-                rest = to_come(entries, self.id, still_to_pay(entries, self.id, self._whole))
-                whole = standing(budget, [*spent, *(Spent(event, now_s) for event in rest)], now_s, counts)
+            whole = None if after is None else standing(budget, after, now_s, counts)
             yield budget_check(data.name, budget, so_far, settings.epsilon, settings.delta, whole)
+
+    def _once_over(
+        self, data: DataSet, entries: Sequence[Entry], whole: Iterable[Event]
+    ) -> list[Spent] | None:
+        """What will be spent when the study is over; None if it has paid here, be it for another data set."""
+        key = self._site.request().identity_key
+        others = ledgers_but(self._site.state, data.name, key, self._site.name)
+        if any(has_paid(paid, self.id) for _, paid in others):
+            return None
+        return once_over(entries, self.id, whole, int(self._now.timestamp()))
 
 
 def budget_check(
@@ -232,9 +239,9 @@ def budget_check(
 ) -> PreflightCheck:
     """What a study plans to spend, and what is left for it after ``spent``, an epsilon.
 
-    ``whole`` is where the budget would stand when this study and those with an older promise are over; a
-    study that it does not cover is refused. Where that is not known, a budget that is spent is a failure, and
-    one that the sum of both epsilons would exceed a warning: two studies cost less together.
+    ``whole`` is where the budget would stand when a study that has paid nothing yet is over; one that it does
+    not cover is refused. Where that is not known, a budget that is spent is a failure, and one that the sum
+    of both epsilons would exceed a warning: two studies cost less together.
     """
     plan = f"the study spends at most epsilon {epsilon:g} at delta {delta:g}"
     name = f"{data}: {budget.describe()}"
@@ -246,8 +253,8 @@ def budget_check(
         remedy = "wait until the period is over, or raise the budget in policy.toml"
         return failed("budget", detail, remedy, BudgetExceeded)
     if whole is not None:
-        detail += f"; {number_up(whole.epsilon)} when it is over, with what open studies were promised"
-        remedy = "raise the budget in policy.toml, or end an open study: secfed agent refuse STUDY"
+        detail += f"; {number_up(whole.epsilon)} when it is over"
+        remedy = "raise the budget in policy.toml, or lower the study's privacy.epsilon"
         return (
             failed("budget", detail, remedy, BudgetExceeded) if whole.exceeded else passed("budget", detail)
         )

@@ -15,16 +15,16 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity
 from secfed.dp.accounting.budget import Budget, Spent, Standing, standing
-from secfed.dp.accounting.events import Event, compose, to_value
+from secfed.dp.accounting.events import Event, to_value
 from secfed.dp.accounting.interface import Accountant, Pld
 from secfed.dp.ledger.heads import Recorded, lacking
-from secfed.dp.ledger.promises import ENDED, PROMISED, Promise, older, promises, still_to_pay, to_come
 from secfed.errors import BudgetExceeded, TranscriptError
 from secfed.records.chain_file import ChainFile, Verified, torn_summary
 from secfed.records.clock import checked_s, refuse_ahead, time_s
@@ -36,7 +36,7 @@ LEDGER = ChainType("ledger", labels.LEDGER_CHAIN, labels.SIGN_LEDGER)
 # Kinds of entries. OPENED comes from the chain itself.
 BUDGETS = "budgets"  # the limits in force from here on
 SPENT = "spent"  # one event, paid before it happened
-REFUSED = "refused"  # an event, or a whole study, that a budget did not cover
+REFUSED = "refused"  # an event that a budget did not cover
 UNPROTECTED = "unprotected"  # fields that left in a sum without noise: by choice, or undeclared
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
@@ -133,78 +133,32 @@ class Ledger:
                 raise self._exceeded(f"round {round_number}", study, over[0].budget)
             return chain.append(SPENT, {**body, "after": [item.to_value() for item in standings]})
 
-    def promise(
-        self, study: str, whole: Iterable[Event], *, is_over: Callable[[str], bool] = lambda _study: False
-    ) -> None:
-        """Promise a study all that it will pay, or refuse it before its first payment.
+    def check_study(self, study: str, whole: Iterable[Event] = ()) -> None:
+        """Refuse now what a study would be refused for later; nothing is spent or recorded.
 
-        What it paid already counts as paid. Budgets have to cover, together with all that was ever spent,
-        what is still to come of it and of every study with an older promise that stands. Promised again, as
-        whenever a study is opened, it is checked again.
-
-        Args:
-            whole: from the first payment to the last, in any order.
-            is_over: whether a study that has a promise pays no more, though nobody said so here.
+        Before its first payment that is ``whole``, all that it will pay here in any order: budgets have to
+        carry it beside what was spent. Once it has paid, only payments decide. A payment that was refused
+        last is asked again, until the budgets cover it because a period is over or the policy permits more.
 
         Raises:
-            BudgetExceeded: the refusal is recorded, once while nothing else of the study follows.
+            BudgetExceeded: they do not.
             TranscriptError: as of :meth:`spend`.
-        """
-        with self._writing() as (chain, entries):
-            self._refuse_ahead(entries)
-            for other in promises(entries):
-                if other != study and is_over(other):
-                    entries = (*entries, chain.append(ENDED, self._dated(entries, {"study": other})))
-            planned = Promise(compose(whole), still_to_pay(entries, study, tuple(whole)))
-            promised = {"study": study, **planned.to_body()}
-            short = self._beyond(entries, study, planned.rest)
-            if short:
-                refused = {**promised, "budgets": [budget.to_value() for budget in short]}
-                if not _is_recorded(_of(entries, study)[-1:], refused):
-                    chain.append(REFUSED, self._dated(entries, refused))
-                raise self._exceeded("the whole", study, short[0], older(entries, study))
-            standing_now = promises(entries).get(study)
-            if planned.whole and (standing_now is None or standing_now.whole != planned.whole):
-                chain.append(PROMISED, self._dated(entries, promised))
-
-    def end(self, study: str) -> None:
-        """The study pays no more: what it was promised and did not use is free again."""
-        with self._writing() as (chain, entries):
-            if study in promises(entries):
-                chain.append(ENDED, self._dated(entries, {"study": study}))
-
-    def check_study(self, study: str) -> None:
-        """Refuse now what budgets do not cover of what a study is known to pay; nothing is spent or recorded.
-
-        That is what was refused last, until the budgets cover it, because a period is over or the policy
-        permits more; otherwise what is left of its promise.
         """
         with self._writing() as (_, entries):
             self._refuse_ahead(entries)
-            own = _of(entries, study)
-            if own and own[-1].kind == REFUSED and "event" in own[-1].body:
-                event = Spent.from_body(own[-1].body)
-                now_s = self._now_s(entries)
-                spent = [*self._spent_of(entries), Spent(event.event, now_s, event.record_private)]
-                over = [item.budget for item in self._standings(spent, now_s) if item.exceeded]
-                if over:
-                    raise self._exceeded("the next payment", study, over[0])
-            elif own and own[-1].kind == REFUSED:
-                rest = still_to_pay(entries, study, Promise.from_body(own[-1].body).whole)
-                self._check_rest(entries, study, rest)
-            elif (promised := promises(entries).get(study)) is not None:
-                self._check_rest(entries, study, promised.rest)
+            now_s = self._now_s(entries)
+            own = [entry for entry in entries if entry.body.get("study") == study]
+            if own and own[-1].kind == REFUSED:
+                refused = replace(Spent.from_body(own[-1].body), time_s=now_s)
+                self._check("the next payment", study, [*self._spent_of(entries), refused], now_s)
+            spent = once_over(entries, study, whole, now_s)
+            if spent is not None:
+                self._check("the whole", study, spent, now_s)
 
-    def _check_rest(self, entries: Sequence[Entry], study: str, rest: Iterable[Event]) -> None:
-        over = self._beyond(entries, study, rest)
-        if over:
-            raise self._exceeded("the whole", study, over[0], older(entries, study))
-
-    def _beyond(self, entries: Sequence[Entry], study: str, rest: Iterable[Event]) -> list[Budget]:
-        """The budgets that do not cover what is still to come of a study, and of those before it."""
-        now_s = self._now_s(entries)
-        spent = [*self._spent_of(entries), *(Spent(event, now_s) for event in to_come(entries, study, rest))]
-        return [item.budget for item in self._standings(spent, now_s) if item.exceeded]
+    def _check(self, what: str, study: str, spent: Sequence[Spent], now_s: int) -> None:
+        for item in self._standings(spent, now_s):
+            if item.exceeded:
+                raise self._exceeded(what, study, item.budget)
 
     def _payment_id(self) -> str | None:
         """The release id of a payment that is not given one."""
@@ -225,13 +179,11 @@ class Ledger:
     def _standings(self, spent: Sequence[Spent], now_s: int) -> list[Standing]:
         return [standing(budget, spent, now_s, self._accountant) for budget in self.budgets]
 
-    def _exceeded(self, what: str, study: str, budget: Budget, others: Iterable[str] = ()) -> BudgetExceeded:
-        beside = f", beside what was promised to {', '.join(others)}," if others else ""
-        end = ", or end another for this site: secfed agent refuse STUDY" if others else ""
+    def _exceeded(self, what: str, study: str, budget: Budget) -> BudgetExceeded:
         return BudgetExceeded(
-            f"data set {self.dataset!r}: {what} of study {study!r}{beside} would exceed {budget.describe()}",
+            f"data set {self.dataset!r}: {what} of study {study!r} would exceed {budget.describe()}",
             remedy="leave the study, lower its privacy.epsilon, raise epsilon of [[data.budget]] in "
-            f"policy.toml, or wait until the period is over{end}",
+            "policy.toml, or wait until the period is over",
         )
 
     def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], Entry]:
@@ -339,10 +291,6 @@ def _place(study: str, round_number: int, exchange: str) -> dict[str, Any]:
     return {"study": study, "round": round_number, "exchange": exchange}
 
 
-def _of(entries: Iterable[Entry], study: str) -> list[Entry]:
-    return [entry for entry in entries if entry.body.get("study") == study]
-
-
 def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entry | None:
     """The entry that paid for this release already; TranscriptError if it paid for something else."""
     asked = {**body, "event": json.loads(canonical_json(body["event"]))}  # as an entry spells it
@@ -361,6 +309,21 @@ def _is_recorded(entries: Iterable[Entry], refused: Mapping[str, Any]) -> bool:
     """Whether this very refusal stands there already: who asks again and again must not fill the disk."""
     asked = {**json.loads(canonical_json(refused)), "time_s": 0}
     return any({**entry.body, "time_s": 0} == asked for entry in entries if entry.kind == REFUSED)
+
+
+def has_paid(entries: Iterable[Entry], study: str) -> bool:
+    """Whether a study has begun to pay from a ledger."""
+    return any(entry.kind == SPENT and entry.body.get("study") == study for entry in entries)
+
+
+def once_over(entries: Sequence[Entry], study: str, whole: Iterable[Event], now_s: int) -> list[Spent] | None:
+    """All that will be spent when a study that pays ``whole`` is over; None if it has begun to pay.
+
+    It counts as paid now, however long the study takes.
+    """
+    if has_paid(entries, study):
+        return None
+    return [*spent_of(entries), *(Spent(event, now_s) for event in whole)]
 
 
 def spent_of(entries: Iterable[Entry]) -> list[Spent]:

@@ -320,8 +320,6 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             limit = standing.get("epsilon")
             of = "no limit" if limit is None else limit
             line("Budget", f"{item['data']}: epsilon {number_up(spent)} of {of}")
-        for study in item.get("promised", ()):
-            line("", f"part of it is promised to {study[:-48]}, and not paid yet")
     for item in content["studies"]:
         name = item["name"] or "not asked yet,"
         state, since_s = item["state"], datetime.fromisoformat(item["since"]).timestamp()

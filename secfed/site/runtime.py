@@ -27,11 +27,11 @@ from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import Recorded, left_behind, read_copy, read_recorded
-from secfed.dp.ledger.ledger import LEDGER, Ledger
+from secfed.dp.ledger.ledger import LEDGER, Ledger, has_paid
 from secfed.dp.settings import PrivacySection
 from secfed.errors import TranscriptError
 from secfed.pipeline.noised_algorithm import noise_payments
-from secfed.records.chain_file import verify_file
+from secfed.records.chain_file import verify_file, verify_whole_lines
 from secfed.records.hash_chain import Entry
 from secfed.records.transcript import (
     CLOSED,
@@ -41,7 +41,6 @@ from secfed.records.transcript import (
     TRANSCRIPT,
     Log,
     Transcript,
-    closing,
 )
 from secfed.runs.final_model import record_of
 from secfed.runs.model_record import ModelRecord, metrics_digest
@@ -84,49 +83,34 @@ class SiteStudy:
     _log: Log = field(repr=False)
     _entries: Callable[[], tuple[Entry, ...]] = field(repr=False)
     _noise: tuple[Event, ...] = ()  # all that it pays for noise in the sums of the study
-    # whether a study, by its id, has ended here
-    _is_closed: Callable[[str], bool] = field(repr=False, default=lambda _study: False)
+    _begun_elsewhere: bool = False  # it paid from the ledger of another data set before
 
     @property
     def privacy(self) -> SitePrivacy | None:
         """Budgets and ledger; None for a study without."""
         return self.site.privacy
 
-    def promise(
-        self, steps: Iterable[Event] = (), *, refused: Callable[[str], bool] = lambda _study: False
-    ) -> None:
-        """Have all that this site will pay in the study promised, before it pays first.
+    def check_whole(self, steps: Iterable[Event]) -> None:
+        """Refuse the study, before its first payment here, if budgets do not carry it to its end.
 
         Args:
-            steps: what private local steps pay, as the program has planned it.
-            refused: whether a study, by its id, was refused by a person here.
+            steps: all that private local steps pay in it, as the program has planned them.
 
         Raises:
-            BudgetExceeded: budgets do not cover the whole study; nothing is paid.
-            TranscriptError: as of :meth:`secfed.dp.ledger.ledger.Ledger.promise`.
+            BudgetExceeded: nothing is paid.
+            TranscriptError: as of :meth:`secfed.dp.ledger.ledger.Ledger.check_study`.
 
         Security: what is planned depends on how many records the site has, which counts as public, and on
         nothing else of them.
         """
-        if self.privacy is not None:
-            self.privacy.ledger.promise(
-                self.terms.study_id,
-                (*self._noise, *steps),
-                is_over=lambda study: refused(study) or self._is_closed(study),
-            )
+        planned = tuple(steps)
+        if self.privacy is not None and planned and not self._begun_elsewhere:
+            self.privacy.ledger.check_study(self.terms.study_id, (*self._noise, *planned))
 
     def set_budgets(self, budgets: Sequence[Budget]) -> None:
-        """Put budgets in force; the ledger records a change before it pays the next time.
-
-        Raises:
-            BudgetExceeded: they do not cover what is left of the study.
-        """
-        if self.privacy is None:
-            return
-        ledger, now = self.privacy.ledger, _in_force(self.privacy.settings, budgets)
-        if ledger.budgets != now:
-            ledger.budgets = now
-            ledger.check_study(self.terms.study_id)
+        """Put budgets in force; the ledger records a change before it pays the next time."""
+        if self.privacy is not None:
+            self.privacy.ledger.budgets = _in_force(self.privacy.settings, budgets)
 
     def mend(self) -> None:
         """Make the transcript take entries again after a write that failed."""
@@ -157,9 +141,6 @@ class SiteStudy:
             failpoint("site: after model recorded")
         self._log.append(CLOSED, self._transcript.closing())
         self.store.forget()
-        if self.privacy is not None:
-            with suppress(TranscriptError):  # whoever is promised something next sees the closed transcript
-                self.privacy.ledger.end(self.terms.study_id)
 
     def _has_model(self) -> bool:
         return (self.folder / MODEL_FILE).exists() or any(entry.kind == MODEL for entry in self._entries())
@@ -211,7 +192,11 @@ def open_site_study(
     with ExitStack() as opened:  # closed again where anything below fails
         journal = Journal(state / "journal.sqlite")
         opened.callback(journal.close)
-        ledger = _open_ledger(terms, member, state, dataset, budgets)
+        own_ledgers = ledgers_but(state, dataset, identity.public_bytes, identity.name)
+        others = tuple(own_ledgers) if study.privacy is not None else ()
+        elsewhere = any(has_paid(paid, terms.study_id) for _, paid in others)
+        noise = noise_payments(terms.algorithm, study.rounds, identity.name, terms.sites)
+        ledger = _open_ledger(terms, member, state, dataset, budgets, () if elsewhere else noise)
         store = DurableStore(
             SignedFiles(folder / "work", identity, terms.study_id),
             journal,
@@ -225,9 +210,9 @@ def open_site_study(
         entries = partial(verify_file, path, identity.public_bytes, TRANSCRIPT, owner=identity.name)
         log = IdempotentLog(transcript, entries(), on_entry)
         log.append(SETTINGS, study.settings(len(terms.sites)))
-        others = left_behind(_other_ledgers(state, dataset, member), entries(), terms.study_id)
-        if others:  # the policy gave it another data set: an update that was paid there may have left
-            log.append(MOVED, {"ledgers": others})
+        left = left_behind(others, entries(), terms.study_id)
+        if left:  # the policy gave it another data set: an update that was paid there may have left
+            log.append(MOVED, {"ledgers": left})
         site = build_site(
             terms,
             member,
@@ -245,18 +230,7 @@ def open_site_study(
         )
         site.resume()
         opened.pop_all()
-    named = tuple(name for name in member.roster.sites if name in terms.sites)
-    noise = noise_payments(terms.algorithm, study.rounds, identity.name, named)
-    is_closed = partial(_is_closed, state, member)
-    return SiteStudy(site, terms, store, folder, transcript, journal, log, entries, noise, is_closed)
-
-
-def _is_closed(state: Path, member: Member, study: str) -> bool:
-    path, own = study_folder(state, study) / TRANSCRIPT_FILE, member.identity
-    try:
-        return closing(verify_file(path, own.public_bytes, TRANSCRIPT, owner=own.name)) is not None
-    except TranscriptError:  # it is not there, or damaged: that must not stop another study
-        return False
+    return SiteStudy(site, terms, store, folder, transcript, journal, log, entries, noise, elsewhere)
 
 
 def _in_force(settings: PrivacySection, budgets: Sequence[Budget]) -> tuple[Budget, ...]:
@@ -265,7 +239,12 @@ def _in_force(settings: PrivacySection, budgets: Sequence[Budget]) -> tuple[Budg
 
 
 def _open_ledger(
-    terms: Terms, member: Member, state: Path, dataset: str, budgets: Sequence[Budget]
+    terms: Terms,
+    member: Member,
+    state: Path,
+    dataset: str,
+    budgets: Sequence[Budget],
+    noise: Iterable[Event],
 ) -> ReleaseLedger | None:
     settings = terms.study.privacy
     if settings is None:
@@ -278,17 +257,21 @@ def _open_ledger(
         accountant=accountant(settings.accountant),
         recorded=recorded_heads(state, dataset),
     )
-    ledger.check_study(terms.study_id)
+    ledger.check_study(terms.study_id, noise)
     return ledger
 
 
-def _other_ledgers(state: Path, dataset: str, member: Member) -> Iterator[tuple[str, tuple[Entry, ...]]]:
-    """The ledgers of a site's other data sets; an audit finds one that does not verify."""
-    own = member.identity
+def ledgers_but(
+    state: Path, dataset: str, identity_key: bytes, owner: str
+) -> Iterator[tuple[str, tuple[Entry, ...]]]:
+    """The verified ledgers of a site's other data sets, without one that does not verify: audits find it.
+
+    An unfinished last line, of a payment that a crash interrupted, does not count.
+    """
     for path in sorted(state.glob("ledger-*.jsonl")):
         if path != ledger_file(state, dataset):
             with suppress(TranscriptError):
-                yield dataset_of(path), verify_file(path, own.public_bytes, LEDGER, owner=own.name)
+                yield dataset_of(path), verify_whole_lines(path, identity_key, LEDGER, owner=owner)
 
 
 def recorded_heads(state: Path, dataset: str) -> Iterator[Recorded]:

@@ -171,9 +171,7 @@ def _budget_refusal(ledger: VerifiedRecord, line: int, body: Mapping[str, Any]) 
         site=ledger.owner,
         study=str(body.get("study")),
         round=as_int(body.get("round")),
-        stage=said("the whole study on data set {data_set!r}", data_set=ledger.dataset)
-        if "whole" in body
-        else said(
+        stage=said(
             "{exchange} on data set {data_set!r}", exchange=body.get("exchange"), data_set=ledger.dataset
         ),
         reason=said("it would have exceeded {limits}", limits=together),

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent import training
 from secfed.deploy.agent.status import STATUS_FILE
-from secfed.deploy.agent.study_end import refused_by_person
-from secfed.deploy.enrolment.messages import utc_now
+from secfed.deploy.agent.whole_study import PLANNED_S, WholeStudies
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.interface import Rdp
 from secfed.dp.accounting.unit import Adjacency
-from secfed.dp.ledger.ledger import BUDGETS, REFUSED, SPENT, Ledger, verify
-from secfed.dp.ledger.promises import ENDED, PROMISED
+from secfed.dp.ledger.ledger import BUDGETS, SPENT, Ledger, verify
+from secfed.errors import BudgetExceeded
 from secfed.records.hash_chain import OPENED
 from secfed.runs.run_folder import ledger_file
 from secfed.site.runtime import SiteStudy
@@ -85,7 +84,7 @@ def test_a_study_that_would_stop_in_the_middle_is_refused_before_it_pays(
     ledger.spend(BEFORE, study="earlier", round_number=1, exchange="update")
     agent = centre.start(NAMES[0])
     wait_until(centre.declined)
-    assert kinds(centre) == [OPENED, BUDGETS, SPENT, REFUSED]
+    assert kinds(centre) == [OPENED, BUDGETS, SPENT]
     error = status(folder)["last_error"]["text"]
     assert "data set 'wards': the whole of study 'tiny-" in error
     assert "raise epsilon of [[data.budget]] in policy.toml" in error
@@ -96,33 +95,24 @@ def test_a_study_that_would_stop_in_the_middle_is_refused_before_it_pays(
 
     permit(folder, policy=budget(20.0))
     wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 60.0)
-    assert kinds(centre) == [OPENED, BUDGETS, SPENT, REFUSED, BUDGETS, PROMISED]
+    assert kinds(centre) == [OPENED, BUDGETS, SPENT, BUDGETS]
     agent.stop()
     centre.ended()
     assert not centre.errors
 
 
-@pytest.mark.slow
-def test_what_is_not_used_is_free_when_the_study_is_over(make: Callable[[float], Centre]) -> None:
-    centre = make(8.5)
-    for name in NAMES:
-        centre.start(name)
-    centre.complete()
-    for name in NAMES:
-        found = kinds(centre, name)
-        assert found[2] == PROMISED
-        assert found[-1] == ENDED
+def test_a_plan_is_made_anew_after_a_while_since_records_may_have_been_added() -> None:
+    clock, asked, started = [0.0], [], []
 
+    def check_whole(steps: Any) -> None:
+        asked.append(tuple(steps))
+        raise BudgetExceeded("no")
 
-def test_a_study_that_a_person_refused_pays_nothing_more(make: Callable[[float], Centre]) -> None:
-    folder = make(8.5).folders[NAMES[0]]
-    one, other = "heart-1-" + 64 * "a", "lung-" + 64 * "b"
-    approvals = Approvals(folder.approvals_path)
-    approvals.hold("heart-1", bytes.fromhex(one[-64:]), utc_now())
-    assert not refused_by_person(folder, one)
-    assert not refused_by_person(folder, other)
-    approvals.refuse_what("heart-1", utc_now())
-    approvals.refuse_what("lung", utc_now())  # which has not asked, or was forgotten
-    assert refused_by_person(folder, one)
-    assert refused_by_person(folder, other)
-    assert not refused_by_person(folder, "lung-2-" + 64 * "b")
+    opened: Any = SimpleNamespace(terms=SimpleNamespace(study_id="s"), check_whole=check_whole)
+    training: Any = SimpleNamespace(start=lambda: started.append(clock[0]), planned=(BEFORE,))
+    whole = WholeStudies(now_s=lambda: clock[0])
+    for clock[0] in (0.0, PLANNED_S - 1.0, PLANNED_S):
+        with pytest.raises(BudgetExceeded):
+            whole.load(opened, training)
+    assert started == [0.0, PLANNED_S]
+    assert asked == [(BEFORE,)] * 3

@@ -85,7 +85,7 @@ def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
     store: Any = SimpleNamespace(forget=lambda: forgotten.append(True))
     named: list[Any] = []
     log: Any = SimpleNamespace(append=lambda kind, body: named.append((kind, body.get("sha256"))))
-    site: Any = SimpleNamespace(replica=replica, sums=1, privacy=None)
+    site: Any = SimpleNamespace(replica=replica, sums=1)
     terms: Any = SimpleNamespace(study=SimpleNamespace(rounds=1))
     nothing: Any = None
     transcript: Any = SimpleNamespace(closing=lambda: {"sums": 1})
