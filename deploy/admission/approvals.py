@@ -31,6 +31,8 @@ _SECOND: Final = {
     False: "have it approved from another account of this machine",
     True: "have somebody else sign in here and approve it",
 }
+_MOST_TOLD: Final = 20
+_ID: Final = re.compile(r"(?P<name>.+)-(?P<digits>[0-9a-f]{16,64})")  # of a study, or of its folder
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")  # as study.py, which is too heavy to import here
 
 
@@ -192,15 +194,18 @@ class Approvals:
             del content.studies[digest]
             return Decision(digest, name, ApprovalState.PERMITTED, now)
 
-    def refuse_what(self, text: str, now: datetime, *, by: Person = NOBODY) -> Decision:
+    def refuse_what(self, text: str, now: datetime, *, by: Person = NOBODY, unasked: bool = True) -> Decision:
         """Refuse what a person means by a name, a digest or at least 8 digits of one that has asked.
 
-        A name is refused whatever the digest, and a name or digest need not have asked yet.
+        A name is refused whatever the digest. With ``unasked`` a name or digest need not have asked yet.
         """
         with self._changing() as content:
             named, others = content.matching(text)
-            if not named and not others and _is_hexadecimal(text) and len(text) == _DIGEST_DIGITS:
-                others = [text.lower()]
+            if not unasked and not named and not others and text not in content.refused_names:
+                content.only(text, [], "; what has not asked yet is refused with --unasked")
+            digits = _parts(text)[1]
+            if not named and not others and len(digits) == _DIGEST_DIGITS:
+                others = [digits]
                 content.set(others[0], "", ApprovalState.WITHDRAWN, now, by=(by,))
             if others:
                 digest = content.only(text, named + others)
@@ -361,19 +366,32 @@ class _File(Strict):
     def matching(self, text: str) -> tuple[list[str], list[str]]:
         """Digests of the studies of this name, and other digests that begin so."""
         named = [digest for digest, entry in self.studies.items() if text and entry.name == text]
-        if len(text) < _LEAST_PREFIX:
+        name, digits = _parts(text)
+        if len(digits) < _LEAST_PREFIX:
             return named, []
-        return named, [key for key in self.studies if key.startswith(text.lower()) and key not in named]
+        others = [key for key in self.studies if key.startswith(digits) and key not in named]
+        return named, [key for key in others if not name or self.studies[key].name in ("", name)]
 
-    def only(self, text: str, found: list[str]) -> str:
+    def only(self, text: str, found: list[str], otherwise: str = "") -> str:
         """The one digest that was meant."""
         if len(found) == 1 and (text not in self.refused_names or self.studies[found[0]].name == text):
             return found[0]
         if found:
             listed = ", ".join(digest[:16] for digest in found)
             raise ConfigError(f"several studies match {text!r}", remedy=f"name one by its digest: {listed}")
-        names = ", ".join(sorted({entry.name for entry in self.studies.values()} - {""})) or "none yet"
-        raise ConfigError(f"no study {text!r} has asked", remedy=f"known studies: {names}")
+        known = sorted(f"{entry.name} {digest[:16]}".strip() for digest, entry in self.studies.items())
+        told = ", ".join(known[:_MOST_TOLD]) or "none yet"
+        more = f", and {len(known) - _MOST_TOLD} more" if len(known) > _MOST_TOLD else ""
+        raise ConfigError(f"no study {text!r} has asked", remedy=f"known studies: {told}{more}{otherwise}")
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Name and digits of what stands for a digest wherever it is shown; one or both may be empty."""
+    found = _ID.fullmatch(text)
+    if found is not None:
+        return found["name"], found["digits"]
+    digits = "".join(text.split()).lower()  # shown in groups, too
+    return "", digits if _is_hexadecimal(digits) else ""
 
 
 def _is_hexadecimal(text: str) -> bool:
@@ -386,7 +404,7 @@ def _time(since_s: int) -> datetime:
 
 def _check_name(text: str) -> None:
     """Refuse what cannot be the name of a study: it would be noted, and refuse nothing."""
-    if len(text) >= _LEAST_PREFIX and _is_hexadecimal(text):
+    if len(_parts(text)[1]) >= _LEAST_PREFIX:
         raise ConfigError(
             f"no study with the digest {text!r} has asked",
             remedy=f"give all {_DIGEST_DIGITS} digits of a digest that has not asked yet",

@@ -84,9 +84,12 @@ def approve(
     return approvals.approve_what(study, messages.utc_now(), shown, by=by, persons=persons)
 
 
-def refuse(site: SiteFolder, study: str, by: Person) -> Decision:
-    """Refuse a study by its name or digest; a single person is enough."""
-    return Approvals(site.approvals_path).refuse_what(study, messages.utc_now(), by=by)
+def refuse(site: SiteFolder, study: str, by: Person, *, unasked: bool = False) -> Decision:
+    """Refuse a study by its name or digest; a single person is enough.
+
+    ``ConfigError``: no study or several are meant; with ``unasked`` it need not have asked yet.
+    """
+    return Approvals(site.approvals_path).refuse_what(study, messages.utc_now(), by=by, unasked=unasked)
 
 
 def record(site: SiteFolder, otherwise: str) -> bool:

@@ -23,11 +23,12 @@ from secfed.deploy.admission.admission import Admitted, admit
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.admission.offered import check_plan, check_roster, own_files
 from secfed.deploy.agent.control import check_not_paused
-from secfed.deploy.agent.full_disk import when_there_is_room
+from secfed.deploy.agent.full_disk import Room, when_there_is_room
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.agent.study_end import forget, refused_for_good
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
+from secfed.deploy.agent.whole_study import WholeStudies
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.enrolment.site_payments import wasted
@@ -102,6 +103,8 @@ class Agent:
         self._backoff = Backoff(limits.backoff_s, limits.backoff_cap_s)
         self._removed = False  # as the aggregator said last
         self._told = ""  # the reason that was last logged
+        self._room = Room(folder.state)
+        self._whole = WholeStudies()
 
     def run(self) -> None:
         """Serve one study after the other until :meth:`stop`, or ``SecfedError`` of the site's own files."""
@@ -144,6 +147,7 @@ class Agent:
                 return True
             try:
                 admitted = self._admit(offer)
+                self._room.check(admitted.terms, self._roster)
                 self._decisions.permits(admitted.terms.study, self._pinned)
                 near_twins.begin(self._folder, admitted.terms, admitted.data, self._now())
             except SecfedError as error:
@@ -156,7 +160,7 @@ class Agent:
                 with self._dial(offer.study) as waiting, waiting.alive():
                     opened = stack.enter_context(self._open(admitted))
                     if self._training is not None:
-                        self._training.start()  # data that cannot be read show now, not in the first round
+                        self._whole.load(opened, self._training)
                 return self._serve(admitted, opened)
         except LinkError:
             raise
@@ -266,6 +270,7 @@ class Agent:
             )
             self._pinned = handler.pinned
             if handler.withdrawn is not None:
+                self._room.note(handler.withdrawn)
                 self._decline(link, handler.withdrawn)
         if ended:
             when_there_is_room(opened.finish, self._board, self._stopped.wait, opened.mend)

@@ -15,7 +15,7 @@ from secfed.deploy.admission.admission import Granted, still_permitted
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.admission.offered import check_still_pinned, own_files
 from secfed.deploy.agent.control import check_not_paused
-from secfed.deploy.agent.full_disk import when_there_is_room
+from secfed.deploy.agent.full_disk import is_full, when_there_is_room
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.client import LinkRequest
@@ -77,7 +77,7 @@ class StudyHandler:
                 self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")
             reply = self._answer(request, frame)
         except SecfedError as error:
-            if asks_anew and isinstance(error, _LASTING):
+            if (asks_anew and isinstance(error, _LASTING)) or is_full(error):
                 self.withdrawn = error
             self.board.count(refusals=1)
             self.board.set(working=False, why=str(error))

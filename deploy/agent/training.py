@@ -32,6 +32,7 @@ from secfed.wire.frames import encode_state
 from secfed.wire.layout import Exchange, State, Summands
 
 if TYPE_CHECKING:
+    from secfed.dp.accounting.events import Event
     from secfed.dp.ledger.ledger import Ledger
     from secfed.dp.training.local_privacy import LocalPrivacy
     from secfed.dp.training.unit_sums import UnitSums
@@ -89,6 +90,7 @@ class TrainingProcess(SiteProgram):
         self.kept: Tensors = {}
         self._state = b""  # digest of what the process has as its state
         self.deaths = 0
+        self.planned: tuple[Event, ...] = ()  # once started: all that its private steps pay in the study
         self._stopping = False
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
@@ -212,6 +214,10 @@ class TrainingProcess(SiteProgram):
             if isinstance(error, MalformedMessage):  # of what is kept here; of a broadcast it is a refusal
                 raise ConfigError(error.message, remedy=error.remedy) from None
             raise
+        try:
+            self.planned = tuple(map(from_value, reply.get("planned", ())))
+        except (ConfigError, TypeError):
+            raise self._death() from None
         if reply.get("unfit"):
             self.alarm(Failure(0, LOADING, (DATA,), UNFIT))
 

@@ -37,6 +37,7 @@ from secfed.study.study import Study
 
 _RESULT_S: Final = 60.0
 _FLOWER_RESULT_S: Final = 300.0  # a message takes many seconds, and a hospital's transcript needs the result
+_LAST_WORD_S: Final = 15.0  # in which an agent that asks again and again has asked
 _SOFTWARE: Final = f"secfed {__version__}"
 
 
@@ -109,10 +110,14 @@ class Aggregator:
         roster = consortium.roster()
         if roster is None:
             raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
-        roster = roster_of_run(out, roster, consortium.roster_path)
+        enrolled = dict(roster.members)
+        roster = roster_of_run(out, roster, consortium.roster_path, ends=service.end)
         removed = consortium.members().removed_sites
         self._central = central = CentralStudy(study, roster, service.sites, removed=removed)
         self._quorum = _quorum(central, service.quorum)
+        # Where a run only ends, members may be gone: they get nothing more.
+        present = tuple(site for site, public in roster.members if enrolled.get(site) == public)
+        central.asked = tuple(site for site in central.asked if site in present)
         self._service, self._observer, self._stopper = service, observer, stopper
         self._gives_way = gives_way
         self._round: Callable[[], int] = lambda: 0
@@ -126,7 +131,7 @@ class Aggregator:
         if service.flower_socket is None:
             listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
             tls = consortium.aggregator_tls(passphrase, datetime.now(UTC))
-            self._server = LinkServer(listen, tls, roster.sites, offer, limits, removed=removed)
+            self._server = LinkServer(listen, tls, present, offer, limits, removed=removed)
         else:
             ttl_s = study.protection.deadline_s
             path, another = service.flower_socket, service.another
@@ -201,7 +206,8 @@ class Aggregator:
         """Bring the model to the sites and tell them that the study is over, until all know it or time is up.
 
         Gives the sites that have said that they have the model, which stands in their transcripts then.
-        A site that is fetching the model when the time is over is not cut off.
+        A site that is fetching the model when the time is over is not cut off. One that has failed has the
+        whole time to be put right.
         """
         asked = self._central.asked
         asked_as = self._server.finish(dict.fromkeys(asked, final) if final else None)
@@ -212,9 +218,21 @@ class Aggregator:
                 if time.monotonic() >= end and not self._server.sending():
                     break
                 time.sleep(0.1)
-        self._hear(asked_as, took)
+            self._hear(asked_as, took)
+            self._tell_the_failed()
         self._tell("told", sites=sorted(self._server.informed()), model=sorted(took))
         return took
+
+    def _tell_the_failed(self) -> None:
+        """Tell hospitals that could not take the model that the study is over: they destroy its secrets."""
+        seen, informed = self._server.presence(), self._server.informed()
+        failed = {site for site in self._central.asked if seen[site].declined is not None} - informed
+        if not failed:
+            return
+        self._server.finish()
+        end = time.monotonic() + _LAST_WORD_S
+        while not self._server.informed() >= failed and time.monotonic() < end:
+            time.sleep(0.1)
 
     def _hear(self, asked_as: bytes, took: set[SiteId]) -> None:
         """What the sites said about the model: an answer to anything else is no sign that one has it."""
@@ -232,19 +250,25 @@ class Aggregator:
                 self._tell("refused", round=rounds, site=said.site, stage="model", reason=reason)
 
 
-def roster_of_run(out: Path, enrolled: Roster, path: Path) -> Roster:
+def roster_of_run(out: Path, enrolled: Roster, path: Path, *, ends: bool = False) -> Roster:
     """The roster that the run in ``out`` began with, else the present one, whose file is ``path``.
 
-    ``RosterError``: a member of it is no member any more. Who was admitted since is asked by later runs.
+    ``RosterError``: a member of it is no member any more, so no sum can come about: every hospital refuses
+    the run as soon as it pins the new roster. Where it only ``ends``, no sum is asked for. Who was admitted
+    since is asked by later runs.
     """
     kept = out / ROSTER_FILE
     if (out / TRANSCRIPT_FILE).is_file() and kept.is_file():
         members = dict(enrolled.members)
         gone = [site for site, public in read_roster(kept).members if members.get(site) != public]
+        if gone and ends:
+            return read_roster(kept)
         if gone:
             raise RosterError(
-                f"--out {out}: the run began with {', '.join(gone)}, removed since or given another key",
-                remedy="begin the study anew, under another name and without what was removed",
+                f"--out {out}: the run began with {', '.join(gone)}, removed since or given another key; no "
+                "hospital that pins the new roster works in it any more",
+                remedy="end it with the model it has: the same command with --end, before the hospitals pin "
+                "the new roster; or begin the study anew, under another name and without what was removed",
             )
     return begun_with(out / TRANSCRIPT_FILE, enrolled, path)
 

@@ -7,12 +7,13 @@ the transcript gets a code of :mod:`secfed.wire.refusal_codes`, never words of t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
+from secfed.deploy.policy.absence import Absence
 from secfed.deploy.transport.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.transport.signals import Stopper, StudyPaused
@@ -28,6 +29,7 @@ from secfed.wire.transport import OnReply
 Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's log
 
 _LOOK_S: Final = 1.0
+_SAYS_S: Final = 10.0  # within which a hospital that refused says that it takes no part now
 
 
 @dataclass(eq=False)
@@ -147,6 +149,19 @@ class MeasuredTransport(Watcher):
         seen = self.server.presence()
         return {site: _reason(seen[site], self.silent_s) for site in sites if site in seen}
 
+    def failed(self, sites: Collection[SiteId]) -> Collection[SiteId]:
+        """Those of sites that refused which say now that something there has to be put right first.
+
+        An agent says so as soon as it has refused, so this waits a moment for the last of them.
+        """
+        end_s = time.monotonic() + _SAYS_S
+        with self.stopper.waiting():
+            while True:
+                found = [site for site, state in self._absent(sites).items() if state == Absence.FAILED]
+                if len(found) == len(sites) or time.monotonic() >= end_s:
+                    return found
+                time.sleep(0.1)
+
     def _absent(self, sites: Iterable[SiteId]) -> dict[SiteId, str]:
         """In one word, why sites take no part now: those that say so."""
         seen = self.server.presence()
@@ -193,7 +208,9 @@ class MeasuredTransport(Watcher):
 def _reason(seen: Presence, silent_s: float) -> str:
     """Why a site is waited for, as far as the link can see."""
     if seen.absence is not None:
-        return f"{seen.absence}: {(seen.declined or '').removeprefix(f'{PolicyRefused.__name__}: ')}"
+        said = (seen.declined or "").removeprefix(f"{PolicyRefused.__name__}: ")
+        why = "; there, secfed agent status says why" if seen.absence is Absence.FAILED else ""
+        return f"{seen.absence}: {said}{why}"
     if seen.silent_s is None:
         return "has never called"
     if not seen.calling and seen.silent_s > silent_s:

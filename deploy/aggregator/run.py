@@ -101,6 +101,7 @@ class CentralRun:
         self.final_frame = (
             b""  # in the end, what brings the model to a site; empty if the aggregator has none
         )
+        self._waited_for: set[SiteId] = set()  # for which one round was lost already
         self._coordinator = self._assemble()
 
     def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
@@ -158,7 +159,14 @@ class CentralRun:
         """Why no further round should be begun after one that was aborted."""
         study = self._central.study
         needed = max(study.protection.min_cohort, self._central.threshold(len(self._cohort)))
-        return standstill(outcome.round, self._cohort, needed, self._carrier.refusals)
+
+        def failed(sites: Collection[SiteId]) -> set[SiteId]:
+            # Once: a hospital that comes back and fails again would cost the others a round every time.
+            again = self._waited_for.intersection(sites)
+            self._waited_for.update(sites)
+            return set() if again else set(self._carrier.failed(sites))
+
+        return standstill(outcome.round, self._cohort, needed, self._carrier.refusals, failed)
 
     def record_end(self, delivered: Collection[SiteId]) -> None:
         """The study is over: close the transcript, naming the sites that say that they have the model."""

@@ -7,11 +7,11 @@ the rest is too few, the next round will end alike, so the run is stopped after 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from secfed.errors import BudgetExceeded, PolicyRefused, RosterError, StudyStopped
+from secfed.errors import BudgetExceeded, PolicyRefused, RosterError, SecfedError, StudyStopped
 from secfed.protection.interface import SiteId
 
 BEGINNINGS: Final = ("keys", "train")  # stages in which an exchange begins
@@ -36,9 +36,18 @@ class Refusal:
 
 
 def standstill(
-    number: int, asked: Collection[SiteId], needed: int, refusals: Mapping[SiteId, Refusal]
+    number: int,
+    asked: Collection[SiteId],
+    needed: int,
+    refusals: Mapping[SiteId, Refusal],
+    failed: Callable[[Collection[SiteId]], Collection[SiteId]] = lambda _sites: (),
 ) -> StudyStopped | None:
-    """Why to go no further after a round without a sum; None if the next one may come to a sum."""
+    """Why to go no further after a round without a sum; None if the next one may come to a sum.
+
+    ``failed`` says which of some hospitals take no part until something there is put right, a full disk for
+    example. No exchange begins without a hospital that it needs, so they are waited for, like those that take
+    no part now.
+    """
     alike = Counter(
         (said.kind, said.reason)
         for site, said in refusals.items()
@@ -47,6 +56,9 @@ def standstill(
     )
     for (kind, reason), count in alike.most_common(1):
         if len(asked) - count < needed:
+            those = {site for site in asked if (said := refusals.get(site)) and said.reason == reason}
+            if kind == SecfedError.__name__ and those <= set(failed(those)):
+                return None
             return StudyStopped(
                 f"round {number}: {count} of {len(asked)} hospitals refused alike, and a sum needs {needed}: "
                 f"{reason or kind}; further rounds would only cost their budgets",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -20,29 +20,30 @@ from secfed.deploy.admission.admission import data_file, frame_caps, read_study
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.offered import check_limits
 from secfed.deploy.agent.control import is_paused
+from secfed.deploy.agent.full_disk import room_bytes
 from secfed.deploy.agent.training import TrainingProcess
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.policy.policy import Policy, Violation
 from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.preflight.checks import PreflightCheck, failed, failed_with, passed, skipped
 from secfed.deploy.preflight.folder_check import LEAST_FREE_BYTES, disk_check
-from secfed.dp.accounting.budget import Budget, standing
+from secfed.dp.accounting.budget import Budget, Spent, Standing, standing
+from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import lacking
-from secfed.dp.ledger.ledger import LEDGER, spent_of
+from secfed.dp.ledger.ledger import LEDGER, has_paid, once_over, spent_of
 from secfed.engine.wire import Job
 from secfed.errors import BudgetExceeded, PolicyRefused, RoundAborted, SecfedError, TranscriptError
+from secfed.pipeline.noised_algorithm import noise_payments
 from secfed.records.chain_file import verify_file
 from secfed.records.clock import refuse_ahead
 from secfed.records.hash_chain import Entry
 from secfed.runs.run_folder import ledger_file
 from secfed.site.lost_memory import asks_person
-from secfed.site.runtime import recorded_heads
+from secfed.site.runtime import ledgers_but, recorded_heads
 from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.warm_start import find_initial_model
-
-_COPIES = 4  # of an update: as trained, as it leaves, and both anew beside the old before they replace it
 
 
 class StudyCheck:
@@ -53,6 +54,7 @@ class StudyCheck:
         self._policy = Policy.load(site.policy_path)
         self._text, self._study = read_study(self._policy, text)
         self.id = study_id(self._study)
+        self._whole: tuple[Event, ...] | None = None  # all that this site would pay; once the data is loaded
 
     def checks(self) -> Iterator[PreflightCheck]:
         """One after the other, since loading the data may take long."""
@@ -75,7 +77,7 @@ class StudyCheck:
         if broken or terms is None or data is None:
             yield skipped("data", "the study cannot run here as it is")
         else:
-            yield self._load(data)
+            yield self._load(data, terms)
             if study.model.start is not None and not study.protection.traits.aggregator_reads_sums:
                 yield self._start(terms)
         if terms is not None and data is not None:
@@ -149,7 +151,7 @@ class StudyCheck:
             return failed_with("start", error)
         return passed("start", "the model that the study begins with is here")
 
-    def _load(self, data: DataSet) -> PreflightCheck:
+    def _load(self, data: DataSet, terms: Terms) -> PreflightCheck:
         """Let a training process load the data, as the agent does before the first round."""
         started = time.monotonic()
         try:
@@ -174,6 +176,8 @@ class StudyCheck:
             )
             with closing(process):
                 process.start()
+                noise = noise_payments(terms.algorithm, self._study.rounds, self._site.name, terms.sites)
+                self._whole = (*noise, *process.planned)
         except RoundAborted as error:
             message = error.message.partition(";")[0]
             return failed("data", message, "most often too little memory: see the kernel's log", RoundAborted)
@@ -187,8 +191,7 @@ class StudyCheck:
             caps = frame_caps(terms, roster)
         except SecfedError as error:
             return failed_with("disk", error)
-        needed = LEAST_FREE_BYTES + _COPIES * caps.answer_bytes + 2 * caps.request_bytes
-        return disk_check(self._site, needed)
+        return disk_check(self._site, LEAST_FREE_BYTES + room_bytes(caps))
 
     def _budgets(self, data: DataSet) -> Iterator[PreflightCheck]:
         """Where the ledger stands. It is read, never opened: opening would record the budgets in it."""
@@ -209,20 +212,36 @@ class StudyCheck:
                 raise TranscriptError(f"{path}: {lacking(missing)}", remedy=remedy)
             refuse_ahead(path, entries, int(self._now.timestamp()), remedy)
             spent, counts = spent_of(entries), accountant(settings.accountant)
+            after = None if self._whole is None else self._once_over(data, entries, self._whole)
         except SecfedError as error:
             yield failed_with("budget", error)
             return
         unlimited = Budget(None, settings.delta, protects=settings.budgeted)
         for budget in self._policy.budgets(data.name) or (unlimited,):
-            so_far = standing(budget, spent, int(self._now.timestamp()), counts).epsilon
-            yield budget_check(data.name, budget, so_far, settings.epsilon, settings.delta)
+            now_s = int(self._now.timestamp())
+            so_far = standing(budget, spent, now_s, counts).epsilon
+            whole = None if after is None else standing(budget, after, now_s, counts)
+            yield budget_check(data.name, budget, so_far, settings.epsilon, settings.delta, whole)
+
+    def _once_over(
+        self, data: DataSet, entries: Sequence[Entry], whole: Iterable[Event]
+    ) -> list[Spent] | None:
+        """What will be spent when the study is over; None if it has paid here, be it for another data set."""
+        key = self._site.request().identity_key
+        others = ledgers_but(self._site.state, data.name, key, self._site.name)
+        if any(has_paid(paid, self.id) for _, paid in others):
+            return None
+        return once_over(entries, self.id, whole, int(self._now.timestamp()))
 
 
-def budget_check(data: str, budget: Budget, spent: float, epsilon: float, delta: float) -> PreflightCheck:
+def budget_check(
+    data: str, budget: Budget, spent: float, epsilon: float, delta: float, whole: Standing | None = None
+) -> PreflightCheck:
     """What a study plans to spend, and what is left for it after ``spent``, an epsilon.
 
-    What two studies cost together is less than the sum of their epsilons, so only a budget that is spent is
-    a failure; one that the sum would exceed is a warning.
+    ``whole`` is where the budget would stand when a study that has paid nothing yet is over; one that it does
+    not cover is refused. Where that is not known, a budget that is spent is a failure, and one that the sum
+    of both epsilons would exceed a warning: two studies cost less together.
     """
     plan = f"the study spends at most epsilon {epsilon:g} at delta {delta:g}"
     name = f"{data}: {budget.describe()}"
@@ -233,5 +252,11 @@ def budget_check(data: str, budget: Budget, spent: float, epsilon: float, delta:
     if left <= 0.0:
         remedy = "wait until the period is over, or raise the budget in policy.toml"
         return failed("budget", detail, remedy, BudgetExceeded)
+    if whole is not None:
+        detail += f"; {number_up(whole.epsilon)} when it is over"
+        remedy = "raise the budget in policy.toml, or lower the study's privacy.epsilon"
+        return (
+            failed("budget", detail, remedy, BudgetExceeded) if whole.exceeded else passed("budget", detail)
+        )
     may_end = "may not last to the end of the study, unless part of it is paid: watch agent status"
     return passed("budget", detail, may_end if epsilon > left else "")

@@ -16,7 +16,7 @@ from secfed.deploy.policy.absence import Absence
 from secfed.deploy.transport.chunking import ChunkedFrame, wrap_all
 from secfed.deploy.transport.messages import REQUEST_ID_BYTES, HelloReply, RefusalMessage
 from secfed.deploy.transport.progress import Waits
-from secfed.errors import RosterError
+from secfed.errors import RosterError, SecfedError
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,11 @@ class SiteState:
     def calling(self) -> bool:
         """Whether it is there at this moment."""
         return False
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it would not take the finished model: it declined, and has not only failed."""
+        return self.declined is not None and self.declined.kind != SecfedError.__name__
 
     def presence(self) -> Presence:
         """What the operator may see of it."""

@@ -1,8 +1,9 @@
 """What a site's transcripts recorded of its ledgers, and what a ledger lacks of it.
 
-With every sum a site's transcript records its ledger's head: a second witness. An older copy of the ledger
-lacks the newest of these states, a second history all since it began; either would let budgets be spent
-again. A ledger may be ahead: it is written before the work, the transcript after the sum.
+With every sum a site's transcript records its ledger's head, and where the policy gives a running study
+another data set that of the ledger it leaves: a second witness. An older copy of the ledger lacks the newest
+of these states, a second history all since it began; either would let budgets be spent again. A ledger may be
+ahead: it is written before the work, the transcript after the sum.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Final
 from secfed.errors import TranscriptError
 from secfed.records.chain_file import read_lines
 from secfed.records.hash_chain import Entry
-from secfed.records.transcript import FOLLOWED, RELEASED, SUMMED
+from secfed.records.transcript import FOLLOWED, MOVED, RELEASED, SUMMED
 
 _KEY: Final = "ledgers"
-_KINDS: Final = (RELEASED, SUMMED, FOLLOWED)
+_PAID: Final = ("spent", "unprotected")  # kinds of entries in a ledger that something left after
+_KINDS: Final = (RELEASED, SUMMED, FOLLOWED, MOVED)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,23 @@ def read_copy(dataset: str, file: Path) -> Recorded:
     place = last.get("body")
     number = place.get("round") if isinstance(place, Mapping) else None
     return Recorded(dataset, str(last.get("hash")), file, len(lines), number)
+
+
+def left_behind(
+    ledgers: Iterable[tuple[str, Sequence[Entry]]], transcript: Sequence[Entry], study: str
+) -> dict[str, str]:
+    """Heads of ledgers that a study paid from and its transcript has no state of since, by data set.
+
+    ``ledgers`` are data sets with the verified entries of their ledgers.
+    """
+    known = {one.head for one in recorded_in(transcript, Path())}
+    found = {}
+    for dataset, entries in ledgers:
+        own = [entry.body.get("study") == study and entry.kind in _PAID for entry in entries]
+        since = entries[len(own) - own[::-1].index(True) - 1 :] if any(own) else ()
+        if since and all(entry.hash.hex() not in known for entry in since):
+            found[dataset] = entries[-1].hash.hex()
+    return found
 
 
 def lacking(missing: Sequence[Recorded]) -> str:

@@ -15,13 +15,14 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity
 from secfed.dp.accounting.budget import Budget, Spent, Standing, standing
-from secfed.dp.accounting.events import Event, from_value, to_value
+from secfed.dp.accounting.events import Event, to_value
 from secfed.dp.accounting.interface import Accountant, Pld
 from secfed.dp.ledger.heads import Recorded, lacking
 from secfed.errors import BudgetExceeded, TranscriptError
@@ -121,7 +122,7 @@ class Ledger:
                 if paid is not None:
                     return paid
                 body["release"] = release
-            refuse_ahead(self.path, entries, checked_s(self.path, self._clock()), _ANEW)
+            self._refuse_ahead(entries)
             spent = [*self._spent_of(entries), Spent(event, now_s, record_private)]
             standings = self._standings(spent, now_s)
             over = [item for item in standings if item.exceeded]
@@ -132,27 +133,32 @@ class Ledger:
                 raise self._exceeded(f"round {round_number}", study, over[0].budget)
             return chain.append(SPENT, {**body, "after": [item.to_value() for item in standings]})
 
-    def check_study(self, study: str, first: Event | None = None) -> None:
-        """Refuse now what the next payment of a study would be refused for; nothing is spent or recorded.
+    def check_study(self, study: str, whole: Iterable[Event] = ()) -> None:
+        """Refuse now what a study would be refused for later; nothing is spent or recorded.
 
-        ``first`` is what the study pays first, if that is known. After a refusal it is what was refused: that
-        is asked again until the budget covers it, because a period is over or the policy permits more.
+        Before its first payment that is ``whole``, all that it will pay here in any order: budgets have to
+        carry it beside what was spent. Once it has paid, only payments decide. A payment that was refused
+        last is asked again, until the budgets cover it because a period is over or the policy permits more.
+
+        Raises:
+            BudgetExceeded: they do not.
+            TranscriptError: as of :meth:`spend`.
         """
         with self._writing() as (_, entries):
-            clock_s = checked_s(self.path, self._clock())
-            refuse_ahead(self.path, entries, clock_s, _ANEW)
-            own = [entry for entry in entries if entry.body.get("study") == study]
-            record_private = False
-            if own and own[-1].kind == REFUSED:
-                first = from_value(own[-1].body["event"])
-                record_private = bool(own[-1].body.get("record_private"))
-            elif own or first is None:
-                return  # the running exchange may be paid
+            self._refuse_ahead(entries)
             now_s = self._now_s(entries)
-            spent = [*self._spent_of(entries), Spent(first, now_s, record_private)]
-            for item in self._standings(spent, now_s):
-                if item.exceeded:
-                    raise self._exceeded("the next payment", study, item.budget)
+            own = [entry for entry in entries if entry.body.get("study") == study]
+            if own and own[-1].kind == REFUSED:
+                refused = replace(Spent.from_body(own[-1].body), time_s=now_s)
+                self._check("the next payment", study, [*self._spent_of(entries), refused], now_s)
+            spent = once_over(entries, study, whole, now_s)
+            if spent is not None:
+                self._check("the whole", study, spent, now_s)
+
+    def _check(self, what: str, study: str, spent: Sequence[Spent], now_s: int) -> None:
+        for item in self._standings(spent, now_s):
+            if item.exceeded:
+                raise self._exceeded(what, study, item.budget)
 
     def _payment_id(self) -> str | None:
         """The release id of a payment that is not given one."""
@@ -176,7 +182,8 @@ class Ledger:
     def _exceeded(self, what: str, study: str, budget: Budget) -> BudgetExceeded:
         return BudgetExceeded(
             f"data set {self.dataset!r}: {what} of study {study!r} would exceed {budget.describe()}",
-            remedy="leave the study, lower its epsilon, or wait until the period is over",
+            remedy="leave the study, lower its privacy.epsilon, raise epsilon of [[data.budget]] in "
+            "policy.toml, or wait until the period is over",
         )
 
     def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], Entry]:
@@ -219,6 +226,9 @@ class Ledger:
         """Hash of the last entry: 32 bytes. Goes into the transcript of every round."""
         with self._writing() as (chain, _):
             return chain.head
+
+    def _refuse_ahead(self, entries: Sequence[Entry]) -> None:
+        refuse_ahead(self.path, entries, checked_s(self.path, self._clock()), _ANEW)
 
     def _now_s(self, entries: Sequence[Entry]) -> int:
         # A clock that was set back must not let an old entry look newer than a new one.
@@ -299,6 +309,21 @@ def _is_recorded(entries: Iterable[Entry], refused: Mapping[str, Any]) -> bool:
     """Whether this very refusal stands there already: who asks again and again must not fill the disk."""
     asked = {**json.loads(canonical_json(refused)), "time_s": 0}
     return any({**entry.body, "time_s": 0} == asked for entry in entries if entry.kind == REFUSED)
+
+
+def has_paid(entries: Iterable[Entry], study: str) -> bool:
+    """Whether a study has begun to pay from a ledger."""
+    return any(entry.kind == SPENT and entry.body.get("study") == study for entry in entries)
+
+
+def once_over(entries: Sequence[Entry], study: str, whole: Iterable[Event], now_s: int) -> list[Spent] | None:
+    """All that will be spent when a study that pays ``whole`` is over; None if it has begun to pay.
+
+    It counts as paid now, however long the study takes.
+    """
+    if has_paid(entries, study):
+        return None
+    return [*spent_of(entries), *(Spent(event, now_s) for event in whole)]
 
 
 def spent_of(entries: Iterable[Entry]) -> list[Spent]:

@@ -55,6 +55,7 @@ class PlannedPhase:
     mechanism: Mechanism
     partition: GroupPartition | None
     blank: bool = field(default=False, repr=False)
+    steps: int = 0  # in the whole study
 
 
 def delta_is_weak(settings: PrivacySection, records: int, most: float) -> bool:
@@ -121,7 +122,7 @@ def plan_phases(
                 settings.clip_quantile, count_deviation=max(rate * units / 20.0, 2.0 * noise)
             )
         mechanism = Mechanism(unit, settings.clip_norm, noise, rate, adaptive)
-        planned[phase.name] = PlannedPhase(mechanism, partition, phase.blank)
+        planned[phase.name] = PlannedPhase(mechanism, partition, phase.blank, phase.total_steps(rate))
     return planned
 
 

@@ -82,6 +82,7 @@ class LocalPrivacy:
         self._settings, self._ledger, self._study, self._seed = settings, ledger, study, seed
         self._random_of = random
         self._phases: dict[str, PlannedPhase] = {}
+        self.planned: tuple[Event, ...] = ()  # once planned: all that this site pays in the study
         self.losses: PlannedLosses | None = None  # the planned releases
         self._losses_released: dict[tuple[int, str], int] = {}  # per place: one that is repeated counts once
         self._clip_norms: dict[str, float] = {}
@@ -102,6 +103,8 @@ class LocalPrivacy:
         losses_event = None if self.losses is None else self.losses.all_events
         already = [event for event in (plan_sums(self._settings), losses_event) if event is not None]
         self._phases = plan_phases(self._settings, phases, already, self._seed)
+        steps = [phase.mechanism.event(phase.steps) for phase in self._phases.values() if phase.steps]
+        self.planned = (*already, *steps)
 
     def mechanism(self, phase: str = TRAIN) -> Mechanism:
         """The mechanism of a planned phase."""

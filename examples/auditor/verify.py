@@ -293,7 +293,7 @@ def check_ledger(ledger: Chain, transcripts: list[Chain], report: Report) -> Non
     heads = {entry["hash"] for entry in ledger.entries}
     dataset = ledger.entries[0]["body"].get("dataset")
     for chain in transcripts:
-        for line, body in chain.of("released", "summed", "followed"):
+        for line, body in chain.of("released", "summed", "followed", "moved"):
             head = (body.get("ledgers") or {}).get(dataset)
             if chain.owner == ledger.owner and head is not None and head not in heads:
                 report.problem(ledger.path, None, f"lacks the state that {chain.path}, line {line} recorded")
@@ -309,8 +309,8 @@ def check_absent(transcripts: list[Chain], ledgers: list[Chain], asked: list[str
         report.notes.append(f"not here, or not verified: the transcripts of {', '.join(absent)}")
     there = {(ledger.owner, ledger.entries[0]["body"].get("dataset")) for ledger in ledgers}
     for chain in transcripts:
-        bodies = [body.get("ledgers") or {} for _, body in chain.of("released", "summed", "followed")]
-        for name in sorted({name for heads in bodies for name in heads}):
+        found = [body.get("ledgers") or {} for _, body in chain.of("released", "summed", "followed", "moved")]
+        for name in sorted({name for heads in found for name in heads}):
             if (chain.owner, name) not in there:
                 report.notes.append(f"{chain.path}: its ledger {name!r} is not here, or not verified")
 

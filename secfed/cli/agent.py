@@ -37,11 +37,9 @@ from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 agent_app.command("notify")(site_notify)
 
-_NAME = "Its name, or 8 or more digits of its digest."
-_REFUSED_NAME = f"{_NAME} What has not asked yet can be refused by its name or its whole digest."
+_NAME = "Its name, 8 or more digits of its digest, or both as they are shown."
 
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help=_NAME, show_default=False)]
-RefusedName = Annotated[str, typer.Argument(metavar="STUDY", help=_REFUSED_NAME, show_default=False)]
 
 _STOP_S = 60.0
 _LONGEST_POLL_S = 86_400.0
@@ -177,14 +175,20 @@ def approve(
 
 
 @agent_app.command()
-def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
+def refuse(
+    study: StudyName,
+    folder: FolderOption = Path(),
+    unasked: Annotated[
+        bool, typer.Option("--unasked", help="Although it has not asked yet: its name or its whole digest.")
+    ] = False,
+) -> None:
     """Refuse a study from now on, whatever the policy says.
 
     A name is refused with all settings, those that come later included; a digest only by itself.
     """
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    item = persons.refuse(site, study, Person(persons.account()))
+    item = persons.refuse(site, study, Person(persons.account()), unasked=unasked)
     if item.digest:
         typer.echo(f"Refused {item.name or 'a study that has not asked yet'}  {item.digest}")
         if item.name:

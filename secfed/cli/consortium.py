@@ -107,6 +107,11 @@ def remove(
     """Take a site out of the roster. Its keys can not be enrolled again."""
     consortium = Consortium(folder)
     consortium.members().member(site)
+    typer.echo(
+        "A study that has begun with this site cannot go on without it. Let such studies finish first, or "
+        "end them with the model they have: secfed aggregate STUDY --end, before the hospitals pin the new "
+        "roster."
+    )
     confirm(f"Remove {site!r}, for good with these keys?", yes=yes, option="--yes")
     consortium.remove(site, now=messages.utc_now())
     typer.echo(f"Removed {site}. Restart the aggregator, and give every site the new roster to pin.")

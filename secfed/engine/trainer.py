@@ -17,6 +17,7 @@ import torch
 from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.framework.unfit import counted_as_defaults
+from secfed.dp.accounting.events import to_value
 from secfed.engine.kept_programs import PROGRAM
 from secfed.engine.wire import (
     Connection,
@@ -55,7 +56,6 @@ class _AskingLedger:
 
     def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], None]:
         """As :meth:`secfed.dp.ledger.ledger.Ledger.spender`."""
-        from secfed.dp.accounting.events import to_value
 
         def spend(event: Event) -> None:
             place = {"study": study, "round": round_number, "exchange": exchange}
@@ -132,6 +132,11 @@ class Trainer:
     def engines(self) -> list[str]:
         """What clipped this site's records so far, where private local steps do."""
         return sorted(getattr(self._local, "engines", ()))
+
+    @property
+    def planned(self) -> tuple[Event, ...]:
+        """All that private local steps of this site pay in the whole study."""
+        return tuple(getattr(self._local, "planned", ()))
 
     def settled(self, head: dict[str, Any]) -> Tensors:
         """What the program adds to one exchange whatever its values do."""
@@ -216,7 +221,9 @@ def serve(connection: Connection, built: tuple[Study, Algorithm] | None = None) 
             if what == "start":
                 trainers = {one: trainers[one] for one in head.get("others", ()) if one in trainers}
                 trainer = trainers[site] = Trainer(Job(**head["job"]), connection, tensors, built)
-                send(connection, {"do": "started", "unfit": trainer.unfit, "weak_delta": trainer.weak_delta})
+                told = {"unfit": trainer.unfit, "weak_delta": trainer.weak_delta}
+                planned = [to_value(event) for event in trainer.planned]
+                send(connection, {"do": "started", **told, "planned": planned})
             elif what == "broadcast":
                 broadcast = tensors
                 send(connection, {"do": "done"})

@@ -19,7 +19,7 @@ from functools import partial
 
 from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram, SiteProgram, UnitBound
 from secfed.config.cohort_rules import min_survivors
-from secfed.dp.accounting.events import Event
+from secfed.dp.accounting.events import Event, compose
 from secfed.dp.accounting.interface import accountant, calibrate
 from secfed.dp.mechanisms.noise import SiteNoise
 from secfed.dp.mechanisms.unit_noise import UnitNoise
@@ -272,9 +272,17 @@ def inner_exchange(algorithm: Algorithm, exchange: Exchange) -> Exchange:
     return algorithm.inner_exchange(exchange) if isinstance(algorithm, NoisedAlgorithm) else exchange
 
 
-def first_payment(algorithm: Algorithm, rounds: int) -> Event | None:
-    """What a study pays first, where that does not depend on the site's records; None where it does."""
+def noise_payments(algorithm: Algorithm, rounds: int, site: str, sites: Sequence[str]) -> tuple[Event, ...]:
+    """All that a site pays for noise in the sums of a whole study; empty where noise is not in the sum.
+
+    ``sites`` are the study's, in roster order.
+    """
     if not isinstance(algorithm, NoisedAlgorithm):
-        return None
-    planned = (each for number in range(1, rounds + 2) for each in algorithm.exchanges(number))
-    return next((event for event in map(algorithm.event_of, planned) if event is not None), None)
+        return ()
+    asked = (
+        exchange
+        for number in range(1, rounds + 2)
+        for exchange in algorithm.exchanges(number)
+        if site in algorithm.members(number, exchange, sites)
+    )
+    return compose(event for event in map(algorithm.event_of, asked) if event is not None)

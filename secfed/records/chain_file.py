@@ -76,6 +76,22 @@ def verify_file(
         raise _unreadable(path, error) from None
 
 
+def verify_whole_lines(
+    path: Path, public_bytes: bytes, chain_type: ChainType, *, owner: str
+) -> tuple[Entry, ...]:
+    """As :func:`verify_file`, for a file that its writer may have left with an unfinished last line."""
+    try:
+        with os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as stream:
+            lines, rest = _split(stream.read(), 0)
+        if not _is_torn(rest):
+            lines.append(rest + b"\n")
+        return verify_chain(lines, public_bytes, chain_type, owner=owner)
+    except BrokenChain as error:
+        raise error.at(path, RESTORE) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
 class ChainFile:
     """An append-only file of lines, locked for one writer; created (mode 0640) if there is none.
 

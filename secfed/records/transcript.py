@@ -27,6 +27,7 @@ SETTINGS = "settings"  # what the study asks for: algorithm, protection, rounds,
 SUMMED = "summed"  # one finished secure sum: a SumRecord
 RELEASED = "released"  # shares are about to leave for the sum over these survivors
 FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord
+MOVED = "moved"  # the study works on another data set from here on: heads of the ledgers that it leaves
 COMPLAINED = "complained"  # this site names sites whose envelopes for it are invalid
 ABORTED = "aborted"  # an exchange that was given up
 STOPPED = "stopped"  # the sums say that training is over after this round: the others are left out

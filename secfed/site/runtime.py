@@ -13,8 +13,8 @@ STATE/studies/<study>/work/              the running exchange; empty in between 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,16 +24,19 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import FinalModel
 from secfed.crypto.refusals import Refusal
 from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant
-from secfed.dp.ledger.heads import Recorded, read_copy, read_recorded
-from secfed.dp.ledger.ledger import Ledger
+from secfed.dp.ledger.heads import Recorded, left_behind, read_copy, read_recorded
+from secfed.dp.ledger.ledger import LEDGER, Ledger, has_paid
 from secfed.dp.settings import PrivacySection
-from secfed.pipeline.noised_algorithm import first_payment
-from secfed.records.chain_file import verify_file
+from secfed.errors import TranscriptError
+from secfed.pipeline.noised_algorithm import noise_payments
+from secfed.records.chain_file import verify_file, verify_whole_lines
 from secfed.records.hash_chain import Entry
 from secfed.records.transcript import (
     CLOSED,
     MODEL,
+    MOVED,
     SETTINGS,
     TRANSCRIPT,
     Log,
@@ -45,6 +48,7 @@ from secfed.runs.run_folder import (
     MODEL_FILE,
     STUDIES_FOLDER,
     TRANSCRIPT_FILE,
+    dataset_of,
     ledger_file,
     study_folder,
 )
@@ -78,11 +82,30 @@ class SiteStudy:
     _journal: Journal = field(repr=False)
     _log: Log = field(repr=False)
     _entries: Callable[[], tuple[Entry, ...]] = field(repr=False)
+    _noise: tuple[Event, ...] = ()  # all that it pays for noise in the sums of the study
+    _begun_elsewhere: bool = False  # it paid from the ledger of another data set before
 
     @property
     def privacy(self) -> SitePrivacy | None:
         """Budgets and ledger; None for a study without."""
         return self.site.privacy
+
+    def check_whole(self, steps: Iterable[Event]) -> None:
+        """Refuse the study, before its first payment here, if budgets do not carry it to its end.
+
+        Args:
+            steps: all that private local steps pay in it, as the program has planned them.
+
+        Raises:
+            BudgetExceeded: nothing is paid.
+            TranscriptError: as of :meth:`secfed.dp.ledger.ledger.Ledger.check_study`.
+
+        Security: what is planned depends on how many records the site has, which counts as public, and on
+        nothing else of them.
+        """
+        planned = tuple(steps)
+        if self.privacy is not None and planned and not self._begun_elsewhere:
+            self.privacy.ledger.check_study(self.terms.study_id, (*self._noise, *planned))
 
     def set_budgets(self, budgets: Sequence[Budget]) -> None:
         """Put budgets in force; the ledger records a change before it pays the next time."""
@@ -169,7 +192,11 @@ def open_site_study(
     with ExitStack() as opened:  # closed again where anything below fails
         journal = Journal(state / "journal.sqlite")
         opened.callback(journal.close)
-        ledger = _open_ledger(terms, member, state, dataset, budgets)
+        own_ledgers = ledgers_but(state, dataset, identity.public_bytes, identity.name)
+        others = tuple(own_ledgers) if study.privacy is not None else ()
+        elsewhere = any(has_paid(paid, terms.study_id) for _, paid in others)
+        noise = noise_payments(terms.algorithm, study.rounds, identity.name, terms.sites)
+        ledger = _open_ledger(terms, member, state, dataset, budgets, () if elsewhere else noise)
         store = DurableStore(
             SignedFiles(folder / "work", identity, terms.study_id),
             journal,
@@ -183,6 +210,9 @@ def open_site_study(
         entries = partial(verify_file, path, identity.public_bytes, TRANSCRIPT, owner=identity.name)
         log = IdempotentLog(transcript, entries(), on_entry)
         log.append(SETTINGS, study.settings(len(terms.sites)))
+        left = left_behind(others, entries(), terms.study_id)
+        if left:  # the policy gave it another data set: an update that was paid there may have left
+            log.append(MOVED, {"ledgers": left})
         site = build_site(
             terms,
             member,
@@ -200,7 +230,7 @@ def open_site_study(
         )
         site.resume()
         opened.pop_all()
-    return SiteStudy(site, terms, store, folder, transcript, journal, log, entries)
+    return SiteStudy(site, terms, store, folder, transcript, journal, log, entries, noise, elsewhere)
 
 
 def _in_force(settings: PrivacySection, budgets: Sequence[Budget]) -> tuple[Budget, ...]:
@@ -209,7 +239,12 @@ def _in_force(settings: PrivacySection, budgets: Sequence[Budget]) -> tuple[Budg
 
 
 def _open_ledger(
-    terms: Terms, member: Member, state: Path, dataset: str, budgets: Sequence[Budget]
+    terms: Terms,
+    member: Member,
+    state: Path,
+    dataset: str,
+    budgets: Sequence[Budget],
+    noise: Iterable[Event],
 ) -> ReleaseLedger | None:
     settings = terms.study.privacy
     if settings is None:
@@ -222,8 +257,21 @@ def _open_ledger(
         accountant=accountant(settings.accountant),
         recorded=recorded_heads(state, dataset),
     )
-    ledger.check_study(terms.study_id, first_payment(terms.algorithm, terms.study.rounds))
+    ledger.check_study(terms.study_id, noise)
     return ledger
+
+
+def ledgers_but(
+    state: Path, dataset: str, identity_key: bytes, owner: str
+) -> Iterator[tuple[str, tuple[Entry, ...]]]:
+    """The verified ledgers of a site's other data sets, without one that does not verify: audits find it.
+
+    An unfinished last line, of a payment that a crash interrupted, does not count.
+    """
+    for path in sorted(state.glob("ledger-*.jsonl")):
+        if path != ledger_file(state, dataset):
+            with suppress(TranscriptError):
+                yield dataset_of(path), verify_whole_lines(path, identity_key, LEDGER, owner=owner)
 
 
 def recorded_heads(state: Path, dataset: str) -> Iterator[Recorded]:

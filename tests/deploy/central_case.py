@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -181,6 +181,11 @@ class LocalCarrier(SimulatedTransport):
         self.refusals: dict[str, Refusal] = {}
         self._hospitals = hospitals
         self.connect({name: partial(hospitals.handle, name) for name in hospitals.names})
+
+    def failed(self, sites: Collection[str]) -> Collection[str]:
+        """Those of sites that refused which are waited for; none."""
+        del sites
+        return ()
 
     def ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
         down = self._hospitals.down

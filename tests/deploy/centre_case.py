@@ -111,7 +111,9 @@ class Centre:
         for name in names or tuple(self.folders):
             self.hospitals.append(Hospital(self.folders[name], self.central, address))
 
-    def aggregate(self, *more: str, crash_at: str = "") -> subprocess.Popen[str]:
+    def aggregate(
+        self, *more: str, crash_at: str = "", stderr: Any = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         options = ("--consortium", str(self.consortium.folder), "--out", str(self.out), "--log-json", *more)
         environment: Mapping[str, str] = {
             **os.environ,
@@ -123,7 +125,7 @@ class Centre:
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 

@@ -20,7 +20,7 @@ class TrainingHere(SiteProgram):
     def __init__(self, job: Job, *, stored: Callable[[], Tensors], **_: object) -> None:
         self.job, self._stored = job, stored
         self.kept: Tensors = {}
-        self.deaths = 0
+        self.deaths, self.planned = 0, ()
 
     def contribute(self, number: int, exchange: Exchange, broadcast: State) -> Summands:
         unused: Any = None

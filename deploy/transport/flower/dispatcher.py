@@ -238,7 +238,7 @@ class FlowerDispatcher:
 
     def _order_offer(self, number: int, state: FlowerSite | None) -> PendingRequest:
         over = self.finished and (
-            state.request is None or state.declined is not None
+            state.request is None or state.gives_up
             if state is not None
             else not any(other.request for other in self.sites.values() if other.node is None)
         )

@@ -103,8 +103,9 @@ class Calls:
             elif not request.looks:
                 mailbox.serving = False
             mailbox.software = printable(request.software)
-            # A site that would not serve the study will not fetch its last request either.
-            finished = self.finished and (mailbox.request is None or mailbox.declined is not None)
+            # A site that would not serve the study will not fetch its last request either; one that has
+            # failed may, as soon as it is put right.
+            finished = self.finished and (mailbox.request is None or mailbox.gives_up)
             reply = self._offer.said(finished=finished, waits=self.waits, short=bool(request.study))
             if finished and not request.looks:
                 self.informed.add(site)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from secfed.config.sections import StudySection
+from secfed.crypto.identity import grouped
 from secfed.deploy.admission import approvals as module
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.person import Person
@@ -113,6 +114,32 @@ class TestByDigest:
         assert store.all() == ()
         with pytest.raises(PolicyRefused, match="waits"):
             store.require("heart-1", ONE, NOW, manual=True)
+
+    @pytest.mark.parametrize(
+        "text",
+        [ONE.hex()[:8], grouped(ONE.hex()), f"heart-1-{ONE.hex()[:16]}", f"heart-1-{ONE.hex()}"],
+        ids=["begin", "groups", "folder", "id"],
+    )
+    def test_every_form_in_which_a_study_is_shown_means_it(self, store: Approvals, text: str) -> None:
+        store.record("heart-1", ONE, NOW)
+        store.record("heart-1", TWO, NOW)
+        assert store.find(text).digest == ONE.hex()
+        assert store.refuse_what(text, NOW, unasked=False).digest == ONE.hex()
+        assert store.approve_what(text, NOW).digest == ONE.hex()
+
+    @pytest.mark.parametrize("text", ["lung", f"lung-{ONE.hex()}", "ab" * 32, f"heart-1-{'ab' * 8}"])
+    def test_what_has_not_asked_is_an_error_that_lists_what_has(self, store: Approvals, text: str) -> None:
+        store.record("heart-1", ONE, NOW)
+        with pytest.raises(ConfigError, match="has asked") as caught:
+            store.refuse_what(text, NOW, unasked=False)
+        assert caught.value.remedy.startswith(f"known studies: heart-1 {ONE.hex()[:16]};")
+        assert store.refused_names() == ()
+        assert [item.state for item in store.all()] == [ApprovalState.PERMITTED]
+
+    def test_an_id_of_a_study_that_has_not_asked_is_not_noted_as_a_name(self, store: Approvals) -> None:
+        with pytest.raises(ConfigError, match="no study with the digest"):
+            store.refuse_what(f"heart-1-{ONE.hex()[:16]}", NOW)
+        assert store.refuse_what(f"heart-1-{ONE.hex()}", NOW).digest == ONE.hex()
 
     def test_a_part_of_an_unknown_digest_is_an_error(self, store: Approvals) -> None:
         with pytest.raises(ConfigError, match="no study with the digest") as caught:

@@ -113,5 +113,11 @@ def test_an_earlier_roster_counts_only_if_it_was_kept_and_all_its_members_are_st
 
 def test_a_run_whose_member_was_removed_is_not_resumed(records: Records) -> None:
     keep_roster(records.path, records.begin("abc"))
-    with pytest.raises(RosterError, match="began with a, removed since or given another key"):
+    with pytest.raises(RosterError, match="began with a, removed since or given another key") as caught:
         roster_of_run(records.folder, records.roster("bcd"), records.path)
+    assert "--end" in caught.value.remedy
+
+
+def test_a_run_whose_member_was_removed_can_be_ended(records: Records) -> None:
+    earlier = records.begin("abc")
+    assert roster_of_run(records.folder, records.roster("bcd"), records.path, ends=True) == earlier

@@ -30,7 +30,7 @@ from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.interface import Rdp
 from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger.ledger import BUDGETS, Ledger, verify
-from secfed.errors import BudgetExceeded, ConfigError, PolicyRefused, RosterError, SecfedError
+from secfed.errors import BudgetExceeded, ConfigError, DiskFull, PolicyRefused, RosterError, SecfedError
 from secfed.site.runtime import SiteStudy
 from secfed.study.limits import study_id
 from secfed.wire.frames import Step, Task
@@ -167,6 +167,24 @@ def test_what_was_begun_within_the_hours_is_finished_after_them_and_in_a_pause(c
     assert study.handler.handle(begins) == b"done"
     resume(study.folder.state)
     study.refused(PolicyRefused, "waits for the hours")
+
+
+def test_whatever_met_a_full_disk_the_agent_takes_no_part_until_there_is_room(centre: Centre) -> None:
+    study, step = Open(centre), Step(1, 0, 0, labels.PROTOCOL + bytes([Upload.TYPE])).encode()
+
+    def refuses(error: SecfedError) -> SecfedError | None:
+        def fails(_frame: object) -> bytes:
+            raise error
+
+        study.handler.opened.site.handle = fails  # type: ignore[method-assign]
+        study.handler.withdrawn = None
+        with pytest.raises(type(error)):
+            study.handler.handle(replace(REQUEST, frame=memoryview(step)))
+        return study.handler.withdrawn
+
+    full = DiskFull("no space left")
+    assert refuses(full) is full
+    assert refuses(ConfigError("another fault, of this attempt")) is None
 
 
 def test_a_budget_that_was_lowered_meanwhile_covers_no_more_payment_and_the_ledger_says_when(

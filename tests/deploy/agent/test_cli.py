@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import threading
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from typer.testing import CliRunner, Result
 from secfed.cli.agent import _show
 from secfed.cli.app import app
 from secfed.cli.site_folders import located
-from secfed.crypto.identity import Roster
+from secfed.crypto.identity import Roster, grouped
 from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.enrolment.messages import utc_now
@@ -172,7 +173,7 @@ class TestFolder:
 
 class TestRefuse:
     def test_a_name_that_has_not_asked_is_refused_and_taken_back(self, site: SiteFolder) -> None:
-        said = ok("agent", "refuse", "heart-1", "--dir", site.folder)
+        said = ok("agent", "refuse", "heart-1", "--unasked", "--dir", site.folder)
         assert "Refused heart-1, whatever its settings; it has not asked yet." in said
         store = Approvals(site.approvals_path)
         with pytest.raises(PolicyRefused, match="was refused"):
@@ -185,7 +186,7 @@ class TestRefuse:
         store.require("heart-1", DIGEST, utc_now(), manual=False)
 
     def test_a_whole_digest_that_has_not_asked_is_refused(self, site: SiteFolder) -> None:
-        said = ok("agent", "refuse", DIGEST.hex(), "--dir", site.folder)
+        said = ok("agent", "refuse", DIGEST.hex(), "--unasked", "--dir", site.folder)
         assert "Refused a study that has not asked yet" in said
         with pytest.raises(PolicyRefused, match="was refused"):
             Approvals(site.approvals_path).require("heart-1", DIGEST, utc_now(), manual=False)
@@ -199,9 +200,27 @@ class TestRefuse:
         assert "With other settings too: secfed agent refuse heart-1 --dir" in said
 
     def test_what_is_neither_changes_nothing(self, site: SiteFolder) -> None:
-        for text in ("heart-*", "1111111111"):
+        for text in ("heart-*", "1111111111", "heart-1-1111111111111111"):
+            for more in ((), ("--unasked",)):
+                assert secfed("agent", "refuse", text, *more, "--dir", site.folder).exit_code == 2
+        for text in ("heart-1", DIGEST.hex()):
             assert secfed("agent", "refuse", text, "--dir", site.folder).exit_code == 2
         assert not site.approvals_path.exists()
+
+    def test_what_is_shown_of_a_study_is_taken_and_what_is_unknown_lists_what_is_known(
+        self, site: SiteFolder
+    ) -> None:
+        Approvals(site.approvals_path).record("heart-1", DIGEST, utc_now())
+        listed = ok("agent", "status", site.folder)
+        (line,) = (line for line in listed.splitlines() if "permitted by the policy" in line)
+        ids = (line.split()[2].rstrip(":"), f"heart-1-{DIGEST.hex()[:16]}", f"heart-1-{DIGEST.hex()}")
+        for text in (*ids, grouped(DIGEST.hex()), "heart-1"):
+            assert "heart-1" in ok("agent", "show", text, "--dir", site.folder)
+            assert "Refused heart-1" in ok("agent", "refuse", text, "--dir", site.folder)
+        for command, text in product(("refuse", "approve", "show"), ("lung", f"lung-{DIGEST.hex()[:16]}")):
+            said = secfed("agent", command, text, "--dir", site.folder)
+            assert said.exit_code == 2
+            assert "known studies: heart-1 1111111111111111" in " ".join(said.output.split())
 
 
 def test_a_signal_while_a_lock_is_held_does_not_hang_the_agent(

@@ -147,7 +147,7 @@ def test_a_refused_study_and_a_double_unmask_stand_in_the_report(
 
 @pytest.mark.usefixtures("trains_here")
 def test_a_log_that_does_not_verify_keeps_every_study_away(centre: Centre, folder: SiteFolder) -> None:
-    secfed("agent", "refuse", "lung", "--dir", folder.folder)
+    secfed("agent", "refuse", "lung", "--unasked", "--dir", folder.folder)
     log_of(folder).write_bytes(log_of(folder).read_bytes().replace(b'"lung"', b'"long"'))
     centre.start(VICTIM)
     wait_until(centre.declined)
@@ -266,7 +266,9 @@ class TestCommandLine:
         self, folder: SiteFolder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(DecisionLog, "note", fail)
-        result = CliRunner().invoke(app, ["agent", "refuse", "heart", "--dir", str(folder.folder)])
+        result = CliRunner().invoke(
+            app, ["agent", "refuse", "heart", "--unasked", "--dir", str(folder.folder)]
+        )
         assert result.exit_code == TranscriptError.exit_code
         assert "not in the decision log" in result.output
         assert [item.name for item in Approvals(folder.approvals_path).refused_names()] == ["heart"]
@@ -277,11 +279,11 @@ class TestCommandLine:
         monkeypatch.delenv("SECFED_PASSPHRASE_FILE", raising=False)
         secret = "correct horse battery"
         site = SiteFolder.create(tmp_path / "locked", "locked", now=utc_now(), passphrase=secret)
-        shown = secfed("agent", "refuse", "heart", "--dir", site.folder)
+        shown = secfed("agent", "refuse", "heart", "--unasked", "--dir", site.folder)
         assert "The agent records this, before any study works" in shown
         assert not site.state.exists()  # the agent's to make, under its own account
         site.state.mkdir()
-        secfed("agent", "refuse", "lung", "--dir", site.folder)
+        secfed("agent", "refuse", "lung", "--unasked", "--dir", site.folder)
         assert not log_of(site).exists()
         SiteDecisions(site, site.identity(secret)).looked()
         assert kinds(site) == [POLICY, REJECTED, REJECTED]

@@ -6,19 +6,22 @@ import errno
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secfed.crypto.codec import Buffer
+from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent import control, full_disk
 from secfed.deploy.agent.status import StatusBoard, read_status
 from secfed.deploy.transport.study_server import Refused
-from secfed.errors import DiskFull
+from secfed.errors import ConfigError, DiskFull
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import CLOSED, MODEL, TRANSCRIPT
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, study_folder
+from secfed.site.runtime import SiteStudy
 from secfed.storage.atomic import write_durably
 from secfed.study.limits import study_id
 from secfed.wire.frames import encode_state
@@ -72,6 +75,28 @@ def test_a_hospital_that_comes_late_gets_the_model_and_one_that_declines_is_told
     wait_until(model_of(centre, NAMES[0]).exists)
     assert model_of(centre, NAMES[0]).read_bytes() == data
     assert not model_of(centre, NAMES[1]).exists()
+
+
+def test_a_hospital_that_had_failed_gets_the_model_when_it_is_put_right(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = encode_state(centre.terms.algorithm.server().model())
+    really, failed = agent_module.open_site_study, []
+
+    def opened(*arguments: Any, **options: Any) -> SiteStudy:
+        if len(failed) < 3:
+            assert not centre.server.informed()
+            failed.append(centre.declined())
+            raise ConfigError("something here has to be put right")
+        return really(*arguments, **options)
+
+    monkeypatch.setattr(agent_module, "open_site_study", opened)
+    centre.server.finish(final(centre, data))
+    centre.start(NAMES[0])
+    centre.ended()
+    assert failed[-1] == "SecfedError: this site cannot do this now"
+    assert model_of(centre, NAMES[0]).read_bytes() == data
+    assert centre.server.informed() == {NAMES[0]}
 
 
 def test_a_full_disk_at_the_end_is_waited_for(

@@ -16,6 +16,7 @@ from secfed.audit.transcript_check import verify_run
 from secfed.cli.app import app
 from secfed.deploy.aggregator import aggregator
 from secfed.deploy.aggregator.aggregator import Aggregator, Service
+from secfed.deploy.transport.signals import Stopper
 from secfed.deploy.transport.study_server import Refused, SiteReply
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import site_folder
@@ -124,6 +125,28 @@ def test_an_address_that_grpc_would_read_as_another_one_is_refused(listen):
     with pytest.raises(ConfigError, match=re.escape(f"--listen {listen}: is not HOST:PORT")):
         Service(listen=listen).link_limits()
     assert Service(listen="[::1]:0").link_limits() == Service().link_limits()
+
+
+@pytest.mark.parametrize("put_right", [True, False])
+def test_a_hospital_that_has_failed_has_the_whole_farewell_and_is_then_told_the_end(put_right, monkeypatch):
+    """It could not take the model, and destroys the study's secrets when it hears that the study is over."""
+    monkeypatch.setattr(aggregator, "_LAST_WORD_S", 0.0)
+    finished, informed = [], {"there"} | ({"failed"} if put_right else set())
+    seen = {"there": SimpleNamespace(declined=None), "failed": SimpleNamespace(declined="SecfedError: no")}
+    served = Aggregator.__new__(Aggregator)
+    served._server = SimpleNamespace(
+        arrivals=SimpleQueue(),
+        finish=lambda last=None: finished.append(last) or b"asked",
+        informed=lambda: frozenset(informed),
+        presence=lambda: seen,
+        sending=frozenset,
+    )
+    served._central = SimpleNamespace(asked=("there", "failed"), study=SimpleNamespace(rounds=2))
+    served._service, served._stopper = Service(farewell_s=0.0), Stopper()
+    served._tell = lambda *_, **__: None
+    served._say_farewell(b"model")
+    everybody = {"there": b"model", "failed": b"model"}
+    assert finished == ([everybody] if put_right else [everybody, None])
 
 
 def test_only_an_answer_to_the_farewell_says_that_a_site_has_the_model():

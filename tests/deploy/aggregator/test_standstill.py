@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,24 @@ def test_too_few_are_left_when_too_many_refuse_alike(refusals: Mapping[str, Refu
     assert (standstill(3, ASKED, 3, refusals) is not None) is stops
 
 
+FULL = Refusal("mask", "SecfedError", "this site cannot do this now")
+
+
+@pytest.mark.parametrize(
+    ("refusals", "failed", "stops"),
+    [
+        (dict.fromkeys("abc", FULL), "abc", False),  # no exchange begins without them
+        (dict.fromkeys("abc", FULL), "ab", True),  # one says that it is there, and would refuse again
+        (dict.fromkeys("abc", BUDGET), "abc", True),  # that takes no part either, and time does not end it
+    ],
+)
+def test_hospitals_that_have_to_put_something_right_are_waited_for(
+    refusals: Mapping[str, Refusal], failed: str, stops: bool
+) -> None:
+    found = standstill(3, ASKED, 3, refusals, lambda sites: set(sites) & set(failed))
+    assert (found is not None) is stops
+
+
 def test_the_reason_and_what_to_do_are_named() -> None:
     found = standstill(3, ASKED, 3, dict.fromkeys("abc", ROSTER))
     assert "round 3: 3 of 5 hospitals refused alike, and a sum needs 3: refusal 4" in found.message
@@ -52,24 +70,35 @@ class Refusing(LocalCarrier):
 
     rounds: frozenset[int]
     trained: list[int]
+    reason: Refusal = ROSTER
 
     def ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
         if stage == "train":
             self.trained.append(self.round)
         refuse = stage == "advertise" and self.round in self.rounds
         gone = set(sorted(requests)[:3]) if refuse else set()
-        self.refusals = dict.fromkeys(gone, ROSTER) if gone else self.refusals
+        self.refusals = dict.fromkeys(gone, self.reason) if gone else self.refusals
         super().ask(stage, {site: frame for site, frame in requests.items() if site not in gone}, on_reply)
+
+    def failed(self, sites: Collection[str]) -> Collection[str]:
+        return sites if self.reason is FULL else ()
 
     def start_round(self, number: int) -> None:
         super().start_round(number)
         self.refusals = {}
 
 
-def run(hospitals: Hospitals, refusing: set[int], trained: list[int], *, end: bool = False) -> RunReport:
+def run(
+    hospitals: Hospitals,
+    refusing: set[int],
+    trained: list[int],
+    *,
+    end: bool = False,
+    reason: Refusal = ROSTER,
+) -> RunReport:
     def carrier(log: object) -> LocalCarrier:
         made = Refusing(hospitals, log)  # type: ignore[arg-type]
-        made.rounds, made.trained = frozenset(refusing), trained
+        made.rounds, made.trained, made.reason = frozenset(refusing), trained, reason
         return made
 
     return hospitals.run(carrier=carrier, end=end)
@@ -84,6 +113,15 @@ def test_no_round_is_begun_after_one_that_too_many_refused_alike(tmp_path: Path)
     report = run(hospitals, set(), trained)  # whatever it was is mended: the run goes on
     assert trained == [1, 2, 3, 4, 5]
     assert [row.round for row in report.rounds if row.aborted is None] == [2, 3, 4]
+
+
+def test_a_hospital_that_fails_again_after_it_came_back_is_not_waited_for_once_more(tmp_path: Path) -> None:
+    hospitals, trained = Hospitals(tmp_path, rounds=4), list[int]()
+    with pytest.raises(StudyStopped, match="round 3: 3 of 4 hospitals refused alike"):
+        run(hospitals, {1, 3, 4}, trained, reason=FULL)
+    assert trained == [1, 2, 3]
+    report = run(hospitals, set(), trained, reason=FULL)
+    assert [row.round for row in report.rounds if row.aborted is None] == [2, 4]
 
 
 def test_a_study_that_was_stopped_can_be_ended_with_the_model_it_has(tmp_path: Path) -> None:

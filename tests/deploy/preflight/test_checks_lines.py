@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ from secfed.deploy.preflight import checks, folder_check, network_probe, route_c
 from secfed.deploy.preflight.route_check import Route, Shown
 from secfed.deploy.preflight.study_check import budget_check
 from secfed.deploy.transport.messages import HelloReply
-from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.budget import Budget, Standing
+from secfed.dp.accounting.interface import Statement
+from secfed.dp.accounting.unit import Adjacency
 from secfed.errors import LinkError
 from tests.deploy.link_case import AUTHORITY, Authority
 
@@ -105,6 +108,16 @@ def test_a_budget_that_may_not_last_is_a_warning_and_a_spent_one_fails() -> None
     assert short.ok
     assert "may not last" in short.remedy
     assert budget_check("heart", Budget(10.0, 1e-5), 10.0, 3.0, 1e-5).exit_code == 21
+
+
+@pytest.mark.parametrize(("spent", "code"), [(10.0, 0), (10.1, 21), (math.inf, 21)])
+def test_a_budget_that_does_not_carry_the_whole_study_fails(spent: float, code: int) -> None:
+    budget = Budget(10.0, 1e-5)
+    whole = Standing(budget, Statement(spent, 1e-5, Adjacency.ADD_OR_REMOVE_RECORD, "pld", "1"))
+    found = budget_check("heart", budget, 8.0, 3.0, 1e-5, whole)
+    assert found.exit_code == code
+    assert "when it is over" in found.detail
+    assert "may not last" not in found.remedy
 
 
 def test_the_exit_code_is_that_of_the_first_failure() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from secfed.crypto.codec import Buffer
 from secfed.errors import Replay, TranscriptError, WrongState
 from secfed.records.chain_file import verify_file
-from secfed.records.transcript import SUMMED, TRANSCRIPT
+from secfed.records.hash_chain import Entry
+from secfed.records.transcript import MOVED, SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
 from secfed.site.terms import Terms
 from secfed.wire.frames import Task, decode
@@ -32,12 +34,15 @@ def ledger(hospital: Hospital) -> Path:
     return ledger_file(hospital.state, "wards")
 
 
-def summed(hospital: Hospital) -> list[int]:
-    """Rounds of the sums that its transcript recorded."""
+def transcript(hospital: Hospital) -> tuple[Entry, ...]:
     assert hospital.open is not None
     path = hospital.open.folder / TRANSCRIPT_FILE
-    entries = verify_file(path, hospital.identity.public_bytes, TRANSCRIPT)
-    return [entry.body["round"] for entry in entries if entry.kind == SUMMED]
+    return verify_file(path, hospital.identity.public_bytes, TRANSCRIPT)
+
+
+def summed(hospital: Hospital) -> list[int]:
+    """Rounds of the sums that its transcript recorded."""
+    return [entry.body["round"] for entry in transcript(hospital) if entry.kind == SUMMED]
 
 
 def before_work(consortium: Consortium, *steps: Callable[[Hospital], object]) -> None:
@@ -173,3 +178,35 @@ def test_work_of_a_study_that_is_opened_otherwise_does_not_leave(
             hospital.handle(frame)
     assert hospital.trained == 1
     assert len(hospital.payments()) == 1  # by the ledger of wards
+
+
+@pytest.mark.parametrize(("stage", "rest"), [("train", b""), ("consistency", b'{"body":{"ev')])
+def test_what_was_paid_for_another_data_set_is_witnessed_by_the_transcript(
+    stage: str, rest: bytes, consortium: Consortium
+) -> None:
+    hospital = until(consortium, stage)
+    before = ledger(hospital).read_bytes()
+    ledger(hospital).write_bytes(before + rest)  # a crash can have left the beginning of a line
+    hospital.dataset = "beds"
+    for _ in range(2):
+        hospital.start()
+        told = [entry.body for entry in transcript(hospital) if entry.kind == MOVED]
+        head = json.loads(before.splitlines()[-1])["hash"]
+        assert told == [{"ledgers": {"wards": head}}], "once"
+    hospital.dataset = "wards"
+    ledger(hospital).write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
+    with pytest.raises(TranscriptError, match="lacks the state"):
+        hospital.start()
+    hospital.open = None
+
+
+def test_a_sum_is_witness_enough_and_a_damaged_ledger_of_another_data_set_stops_nothing(
+    consortium: Consortium,
+) -> None:
+    consortium.run()
+    hospital = consortium.hospitals[VICTIM]
+    hospital.dataset = "beds"
+    hospital.start()
+    assert MOVED not in [entry.kind for entry in transcript(hospital)]
+    ledger(hospital).write_bytes(b"damaged\n")
+    hospital.start()
