@@ -57,7 +57,7 @@ def test_agents_give_the_bytes_of_a_simulation_and_pay_for_every_sum(centre: Cen
     assert save({name: value.contiguous() for name, value in centre.model.items()}) == expected
     for folder in centre.folders.values():
         lines = ledger_file(folder.state, "wards").read_text().splitlines()
-        paid = [json.loads(line)["body"] for line in lines if '"unit-skellam/1"' in line]
+        paid = [json.loads(line)["body"] for line in lines if '"kind":"spent"' in line]
         assert len(paid) == 1
         assert 7.9 < statement([from_value(body["event"]) for body in paid], 1e-4).epsilon <= 8.0
 
