@@ -300,7 +300,7 @@ def test_the_quorum_is_between_the_least_cohort_and_all(tmp_path):
 
 @pytest.mark.parametrize("last", ["failed", "waiting", None])
 def test_who_refused_has_a_moment_to_say_that_it_has_failed(last, monkeypatch):
-    """An agent says so right after its refusal; one that does not, and stays there, is not waited for again."""
+    """An agent says so right after its refusal; one that does not stays there, and would refuse again."""
     monkeypatch.setattr(measured_transport, "_SAYS_S", 0.3)
     said = {"a": Absence.FAILED, "b": None}
 
