@@ -84,18 +84,18 @@ def test_a_study_that_would_stop_in_the_middle_is_refused_before_it_pays(
     )
     ledger.spend(BEFORE, study="earlier", round_number=1, exchange="update")
     agent = centre.start(NAMES[0])
-    wait_until(centre.declined)
+    wait_until(centre.declined, 120.0)
     assert kinds(centre) == [OPENED, BUDGETS, SPENT, REFUSED]
     error = status(folder)["last_error"]["text"]
     assert "data set 'wards': the whole of study 'tiny-" in error
     assert "raise epsilon of [[data.budget]] in policy.toml" in error
     assert centre.declined() == "BudgetExceeded: a privacy budget does not cover this"
     opened = len(visits)
-    wait_until(lambda: len(visits) >= opened + 2)
+    wait_until(lambda: len(visits) >= opened + 2, 120.0)
     assert len(started) == 1, "what was refused is refused again without reading the data"
 
     permit(folder, policy=budget(20.0))
-    wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 60.0)
+    wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 120.0)
     assert kinds(centre) == [OPENED, BUDGETS, SPENT, REFUSED, BUDGETS, PROMISED]
     agent.stop()
     centre.ended()
