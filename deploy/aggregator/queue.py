@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from secfed.deploy.transport.signals import Stopped, Stopper, StudyPaused
-from secfed.errors import ConfigError, LinkError, SecfedError
+from secfed.errors import ConfigError, DiskFull, LinkError, SecfedError
 from secfed.records.transcript import CLOSED
 from secfed.runs.run_folder import TRANSCRIPT_FILE
 
@@ -123,7 +123,8 @@ class StudyQueue:
     def run(self, serve: Serve) -> None:
         """Serve every study that is not over, until none is left; paused ones are waited for.
 
-        A study that fails does not keep the others from their turn; the first failure is raised at the end.
+        A study that fails does not keep the others from their turn; the first failure is raised at the end,
+        that of a full disk also where nothing but paused studies is left.
 
         Raises:
             Stopped: by the operator.
@@ -142,6 +143,8 @@ class StudyQueue:
             names = {one.file: one.name for one in left}
             paused = self._tell_of_pauses(paused, frozenset(filter(self._is_paused, names.values())))
             ready = [one for one in left if names[one.file] not in paused]
+            if not ready and any(error.exit_code == DiskFull.exit_code for error in failures.values()):
+                break  # started again, this goes on with the study that met the full disk
             if not ready:
                 with self._stopper.waiting():
                     time.sleep(_LOOK_S)

@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from secfed.deploy.aggregator import measured_transport
 from secfed.deploy.aggregator.aggregator import Service, _check_space, _quorum
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport
 from secfed.deploy.aggregator.study import CentralStudy
+from secfed.deploy.policy.absence import Absence
 from secfed.deploy.transport import client as serving
 from secfed.deploy.transport.signals import Stopped, Stopper, StudyPaused
 from secfed.deploy.transport.study_server import Presence
@@ -293,3 +296,19 @@ def test_the_quorum_is_between_the_least_cohort_and_all(tmp_path):
     for impossible in (2, 5):
         with pytest.raises(ConfigError, match="--quorum"):
             _quorum(h.central, impossible)
+
+
+@pytest.mark.parametrize("last", ["failed", "waiting", None])
+def test_who_refused_has_a_moment_to_say_that_it_has_failed(last, monkeypatch):
+    """An agent says so right after its refusal; one that does not stays there, and would refuse again."""
+    monkeypatch.setattr(measured_transport, "_SAYS_S", 0.3)
+    said = {"a": Absence.FAILED, "b": None}
+
+    def presence() -> dict[str, Any]:
+        seen = {site: SimpleNamespace(absence=state) for site, state in said.items()}
+        said["b"] = last and Absence(last)
+        return seen
+
+    carrier = MeasuredTransport.__new__(MeasuredTransport)
+    carrier.server, carrier.stopper = SimpleNamespace(presence=presence), Stopper()
+    assert set(carrier.failed({"a", "b"})) == ({"a", "b"} if last == "failed" else {"a"})

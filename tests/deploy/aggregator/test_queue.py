@@ -11,7 +11,7 @@ import pytest
 
 from secfed.deploy.aggregator.queue import QueuedStudy, StudyQueue, _is_of
 from secfed.deploy.transport.signals import Stopped, Stopper, StudyPaused
-from secfed.errors import ConfigError, LinkError, RoundAborted, StudyStopped
+from secfed.errors import ConfigError, DiskFull, LinkError, RoundAborted, StudyStopped
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from tests.deploy import central_case
@@ -150,6 +150,19 @@ def test_a_study_that_fails_keeps_no_other_from_its_turn(case: Case, failure: Ex
     assert caught.value is failure
     assert case.served == ["alpha", "beta", "gamma"]
     assert ("failed", {"study": "alpha", "reason": str(failure)}) in case.told
+
+
+def test_a_full_disk_ends_the_wait_for_paused_studies(case: Case) -> None:
+    """Started again, it would go on with the study that met it; waiting on, nobody would."""
+    case.paused.add("beta")
+
+    def fails() -> None:
+        raise DiskFull("No space left on device")
+
+    case.acts["alpha"] = fails
+    with pytest.raises(DiskFull):
+        case.run()
+    assert case.served == ["alpha", "gamma"]
 
 
 def test_without_its_address_an_aggregator_serves_nothing(case: Case) -> None:
