@@ -29,7 +29,7 @@ from secfed.deploy.transport.signals import Stopper
 from secfed.deploy.transport.study_server import Offer, Presence, SiteReply, StudyServer
 from secfed.errors import ConfigError, DiskFull, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
-from secfed.records.roster_file import ROSTER_FILE, begun_with, read_roster
+from secfed.records.roster_file import ROSTER_FILE, begun_with, claimed_digest, read_roster
 from secfed.records.transcript import Log
 from secfed.runs.run_folder import TRANSCRIPT_FILE
 from secfed.runs.run_report import Observer, RunReport
@@ -116,8 +116,9 @@ class Aggregator:
         self._central = central = CentralStudy(study, roster, service.sites, removed=removed)
         self._quorum = _quorum(central, service.quorum)
         # Where a run only ends, members may be gone: they get nothing more.
-        present = tuple(site for site, public in roster.members if enrolled.get(site) == public)
-        central.asked = tuple(site for site in central.asked if site in present)
+        there = [(site, public) for site, public in roster.members if enrolled.get(site) == public]
+        present = Roster(roster.aggregator, tuple(there))
+        central.asked = tuple(site for site in central.asked if site in present.sites)
         self._service, self._observer, self._stopper = service, observer, stopper
         self._gives_way = gives_way
         self._round: Callable[[], int] = lambda: 0
@@ -131,11 +132,11 @@ class Aggregator:
         if service.flower_socket is None:
             listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
             tls = consortium.aggregator_tls(passphrase, datetime.now(UTC))
-            self._server = LinkServer(listen, tls, present, offer, limits, removed=removed)
+            self._server = LinkServer(listen, tls, present.sites, offer, limits, removed=removed)
         else:
             ttl_s = study.protection.deadline_s
             path, another = service.flower_socket, service.another
-            self._server = FlowerServer(path, self._identity, roster, offer, ttl_s=ttl_s, another=another)
+            self._server = FlowerServer(path, self._identity, present, offer, ttl_s=ttl_s, another=another)
         self._people = PeopleTold(consortium.folder, study.name, central.id)
         self._versions = SiteVersions(self._server.presence, self._people.hearing(tell), _SOFTWARE)
         self._tell = self._versions.tell
@@ -259,10 +260,17 @@ def roster_of_run(out: Path, enrolled: Roster, path: Path, *, ends: bool = False
     """
     kept = out / ROSTER_FILE
     if (out / TRANSCRIPT_FILE).is_file() and kept.is_file():
-        members = dict(enrolled.members)
-        gone = [site for site, public in read_roster(kept).members if members.get(site) != public]
+        members, earlier = dict(enrolled.members), read_roster(kept)
+        gone = [site for site, public in earlier.members if members.get(site) != public]
         if gone and ends:
-            return read_roster(kept)
+            # The file lies among results: it counts as far as this aggregator's own transcript bears it out.
+            begun = claimed_digest(out / TRANSCRIPT_FILE) == earlier.digest.hex()
+            if not begun or earlier.aggregator != enrolled.aggregator:
+                raise RosterError(
+                    f"{kept}: it is not the roster that this run began with under this aggregator's key",
+                    remedy="put its copy from a backup back",
+                )
+            return earlier
         if gone:
             raise RosterError(
                 f"--out {out}: the run began with {', '.join(gone)}, removed since or given another key; no "

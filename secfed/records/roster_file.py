@@ -114,7 +114,7 @@ def begun_with(transcript: Path, current: Roster, path: Path) -> Roster:
     Security: what the first line says only chooses among rosters that a person here agreed to; the
     transcript itself is verified when it is opened.
     """
-    digest = _claimed_digest(transcript)
+    digest = claimed_digest(transcript)
     kept = path.parent / PINNED_FOLDER / f"{digest}.json"
     if not digest or digest == current.digest.hex() or not kept.is_file():
         return current
@@ -127,8 +127,8 @@ def is_within(earlier: Roster, current: Roster) -> bool:
     return earlier.aggregator == current.aggregator and set(earlier.members) <= set(current.members)
 
 
-def _claimed_digest(transcript: Path) -> str:
-    """Digest of the roster that a transcript names in its first line; empty if it names none."""
+def claimed_digest(transcript: Path) -> str:
+    """Digest of the roster that a transcript claims in its first line; empty if it claims none."""
     if not transcript.is_file():
         return ""
     with unwritable_errors(transcript), transcript.open("rb") as stream:
