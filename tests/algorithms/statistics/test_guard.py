@@ -104,10 +104,23 @@ def test_a_binomial_outcome_is_a_column() -> None:
     with pytest.raises(ConfigError, match="does not fit family = 'binomial'") as refused:
         told({"one": glm("I(0.3 + 0.7*exp(-9*(age-93)**2)) ~ chol", family="binomial")})
     assert "a column of numbers 0 and 1" in str(refused.value.remedy)
-    half = np.where(RECORDS["flag"] == 1, 0.8, 0.3)  # a number above one half is the event, as in a Cox model
-    found = [told({"one": glm("flag ~ age", family="binomial")}, flag=x)["one"] for x in (half, RECORDS["flag"])]
+    half = np.where(RECORDS["flag"] == 1, 0.8, 0.3)  # above one half is the event, as in a Cox model
+    fit = {"one": glm("flag ~ age", family="binomial")}
+    found = [told(fit, flag=x)["one"] for x in (half, RECORDS["flag"])]
     assert found[0].withheld is None
     assert found[0].to_json() == found[1].to_json()
+
+
+@pytest.mark.parametrize("outcome", [0.0, 1.0])
+def test_why_there_is_no_estimate_tells_no_outcome(outcome: float) -> None:
+    """Of two records, one known: separated if the other has the same outcome, an estimate if not."""
+    age, dead = RECORDS["age"].copy(), RECORDS["dead"].copy()
+    age[:2], dead[:2] = (92, 93), (1.0, outcome)
+    fit = glm("dead ~ I(exp(-9*(age-93)**2) + exp(-9*(age-92)**2))", family="binomial", max_steps=30)
+    found = told({"one": fit}, age=age, dead=dead)["one"].withheld
+    assert found is not None
+    assert found.startswith("dominated")
+    assert "exp" not in found
 
 
 def test_a_description_tells_no_mean_of_it() -> None:
