@@ -115,6 +115,12 @@ def indicator(column: Column, position: int) -> Number:
     )
 
 
+def event_of(column: Column) -> Number:
+    """Whether a record has an event: a number as others are, since its sums by groups are told."""
+    name = _category(column, 1) if column.categories else column.name
+    return Number(name, lambda table: (table.values[column.name] > 0.5) * 1.0, columns=(column.name,))
+
+
 def indicators_of(column: Column) -> tuple[Number, ...]:
     """Of all categories but the first, and of missing values."""
     missing = Number(
@@ -138,10 +144,12 @@ def _number(one: DesignColumn) -> Number:
 
 
 def outcome_of(design: Design) -> tuple[Number, ...]:
-    """A number on the left side over its bound; nothing for categories."""
+    """The left side over its bound; of two categories, whether a record is of the second."""
     left = design.left
-    if left is None or left.categories:
+    if left is None:
         return ()
+    if left.categories:
+        return (event_of(left.columns[0]),)
     bound = max(map(abs, left.interval)) or 1.0
     names = tuple(column.name for column in left.columns)
     centre = sum(left.interval) / 2 / bound

@@ -23,6 +23,7 @@ from secfed.algorithms.statistics.checks import (
     Checks,
     category_sets,
     crossings_of,
+    event_of,
     factors_of,
     formula_of,
     grouped_of,
@@ -89,18 +90,18 @@ class Cox(NewtonAnalysis):
         return [*parts, Part("tied", shape, largest)] if self.efron else parts
 
     def checks(self) -> Checks:
-        """Of its terms and events."""
-        numbers = numbers_of(self.design)
+        """Of its terms and events, whose sums by term are told."""
+        numbers, outcome = numbers_of(self.design), event_of(self.times.event)
         alone = all(number.category for number in numbers)
         tables = crossings_of(self.design, self.times.event, alone=alone)
-        spans = (*pairs_of(numbers), *squares_of(numbers))
-        event = self.times.event
+        spans = (*pairs_of((*numbers, outcome)), *squares_of(numbers))
+        event, numbers = self.times.event, (*numbers, outcome)
         nested = tuple((*one, event) for one in category_sets(self.design) if one) if alone else ()
         return Checks(
             tables,
             numbers,
             spans,
-            grouped_of(factors_of(self.design)),
+            grouped_of((*factors_of(self.design), outcome)),
             nested=nested,
             formula=formula_of(self.design, numbers),
         )

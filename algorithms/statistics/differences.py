@@ -104,11 +104,12 @@ def _records(one: _Tables, other: _Tables) -> Iterator[str]:
     if before != after:
         yield f"what formulas compute ({', '.join(sorted(before ^ after))})"
     checked, later = _checked(one), _checked(other)
-    if not (checked.keys() <= later.keys() or later.keys() <= checked.keys()):
-        names = sorted(
-            {name for key, name in (checked | later).items() if key not in checked.keys() & later.keys()}
-        )
-        yield f"what is checked together ({', '.join(names)})"
+    # An analysis is checked with those before it: what comes first in one study comes first in both.
+    same = [one == other for one, other in zip(checked, later, strict=False)]
+    if not all(same):
+        at = same.index(False)
+        names = {(checked | later)[key] for key in (*list(checked)[at:], *list(later)[at:])}
+        yield f"what is checked together, in this order ({', '.join(sorted(names))})"
 
 
 def _checked(tables: _Tables) -> dict[str, str]:

@@ -63,6 +63,13 @@ EXPLANATIONS: Final = {
 }
 
 NAMING: Final = (Reason.DEPENDENT_TERMS, Reason.SEPARATED, Reason.SMALL_CATEGORIES)  # terms are named then
+UNESTIMATED: Final = (  # what records make of an estimate: only told where checks let the estimate be told
+    Reason.DEPENDENT_TERMS,
+    Reason.SEPARATED,
+    Reason.NOT_CONVERGED,
+    Reason.NO_VARIATION,
+    Reason.OUT_OF_RANGE,
+)
 
 
 def is_small(count: float, min_cell: int) -> bool:

@@ -70,13 +70,14 @@ class Glm(NewtonAnalysis):
     def _check_outcome(self, options: GlmOptions, where: str) -> None:
         left, (low, high) = self.design.left, self.design.outcome_interval
         count = len(left.categories) if left is not None else 0
+        plain = left is not None and left.text.isidentifier()  # an expression could single out a person
         fits = {
-            "binomial": count == 2 or (not count and (low, high) == (0.0, 1.0)),
+            "binomial": count == 2 or (plain and (low, high) == (0.0, 1.0)),
             "poisson": not count and low >= 0,
             "gaussian": not count,
         }
         wanted = {
-            "binomial": "two categories, or numbers 0 and 1",
+            "binomial": "two categories, or a column of numbers 0 and 1",
             "poisson": "numbers from 0",
             "gaussian": "numbers",
         }
@@ -103,12 +104,12 @@ class Glm(NewtonAnalysis):
         )
 
     def checks(self) -> Checks:
-        """Of a binomial model no sum of outcomes over a number is told."""
+        """Coefficients and covariance tell sums of outcomes, too: an outcome is a number like others."""
         numbers, binomial = numbers_of(self.design), self.family_name == "binomial"
-        outcome = () if binomial else outcome_of(self.design)
-        grouped, numbers = grouped_of((*factors_of(self.design), *outcome)), (*numbers, *outcome)
+        outcome = outcome_of(self.design)
         event = self.design.left.columns[0] if binomial and self.design.left is not None else None
         alone = all(number.category for number in numbers)
+        grouped, numbers = grouped_of((*factors_of(self.design), *outcome)), (*numbers, *outcome)
         tables = crossings_of(self.design, event, alone=alone)
         squared = [one for one in numbers if self.family_name == "gaussian" or one not in outcome]
         spans = (*pairs_of(numbers), *squares_of(squared))
@@ -124,6 +125,7 @@ class Glm(NewtonAnalysis):
         """Sums over complete records."""
         x = self.coordinates(table)
         y = self.design.outcome(table) / self.family.scale
+        y = (y > 0.5) * 1.0 if self.family_name == "binomial" else y  # what the checks are of
         deviance = beyond = 0.0
         if step:
             terms = self.family.terms(x @ given["beta"], y)

@@ -1,7 +1,8 @@
 """``roc``: how well a logistic regression of the same study separates its outcomes, with DeLong's interval.
 
 Predicted probabilities are counted in ``bins`` cells, by outcome, in one step after the regression's last.
-Area and variance are those of probabilities rounded to their cell; points of the curve are told only where
+Area and variance are those of probabilities rounded to their cell, or to several joined ones where few cells
+have records; points of the curve are told only where
 at least ``min_cell`` records of both outcomes lie between one and the next, and to a multiple of it, since a
 threshold of a model's only number can lie beside an edge of a histogram.
 
@@ -38,6 +39,7 @@ from secfed.algorithms.statistics.results import Figure, Result, ResultTable
 from secfed.errors import ConfigError
 
 _DIGITS: Final = 3  # of area and error, where a study has the curve of another model
+_BITS: Final = 106  # of area and error: so many ways to divide the outcomes give the same two
 
 
 class Roc(Analysis):
@@ -93,6 +95,18 @@ class Roc(Analysis):
         n, m = sum(positives), sum(negatives)
         if min(n, m) < max(self.min_cell, 2):
             return hide(state, Reason.FEW_RECORDS)
+        enough = _joined(positives, negatives, self.min_cell)
+        if enough is None:
+            return hide(state, Reason.FEW_RECORDS)
+        self._estimate(*enough, state, self._curve(positives, negatives))
+        finish(state)
+        return None
+
+    def _estimate(
+        self, positives: list[float], negatives: list[float], state: State, curve: list[list[float]]
+    ) -> None:
+        """Area and variance of these cells, beside the curve."""
+        n, m = sum(positives), sum(negatives)
         below, above = 0.0, n
         wins_of_positive, wins_of_negative = [], []
         for p, q in zip(positives, negatives, strict=True):
@@ -105,13 +119,11 @@ class Roc(Analysis):
             sum(c * (w - area) * (w - area) for c, w in zip(counts, wins, strict=True)) / (size - 1.0) / size
             for counts, wins, size in ((positives, wins_of_positive, n), (negatives, wins_of_negative, m))
         ]
-        variance, curve = spread[0] + spread[1], self._curve(positives, negatives)
+        variance = spread[0] + spread[1]
         if not self.first_model:
             area, error = round(area, _DIGITS), round(math.sqrt(variance), _DIGITS)
             variance, curve = error * error, [[math.nan, math.nan] for _ in curve]
         state["area"], state["curve"] = tensor([area, variance, m, n]), tensor(curve)
-        finish(state)
-        return None
 
     def _curve(self, positives: list[float], negatives: list[float]) -> list[list[float]]:
         """(false, true) positive rates from the highest threshold; NaN for points that are not told."""
@@ -179,3 +191,25 @@ class Roc(Analysis):
                 *more,
             ),
         )
+
+
+def _joined(
+    positives: list[float], negatives: list[float], min_cell: int
+) -> tuple[list[float], list[float]] | None:
+    """The cells, or where area and error would give back their counts, joined; None if that leaves one.
+
+    Each joined cell has ``min_cell`` records of both outcomes.
+    """
+    ways = math.prod(int(p + q) + 1 for p, q in zip(positives, negatives, strict=True))
+    if ways >= 2**_BITS:
+        return positives, negatives
+    cells, p, q = list[tuple[float, float]](), 0.0, 0.0
+    for more in zip(positives, negatives, strict=True):
+        p, q = p + more[0], q + more[1]
+        if min(p, q) >= min_cell:
+            cells.append((p, q))
+            p = q = 0.0
+    if len(cells) < 2:
+        return None
+    cells[-1] = cells[-1][0] + p, cells[-1][1] + q
+    return [one for one, _ in cells], [one for _, one in cells]

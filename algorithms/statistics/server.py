@@ -9,7 +9,7 @@ import torch
 from secfed.algorithms.framework.base import Metrics, ServerProgram, SiteId, planned_for
 from secfed.algorithms.framework.server_state import copies, model_of, part_of
 from secfed.algorithms.statistics.analysis import DONE, MARKS, NOISE, STATUS, STEP, Analysis
-from secfed.algorithms.statistics.disclosure import NAMING, Reason
+from secfed.algorithms.statistics.disclosure import NAMING, UNESTIMATED, Reason
 from secfed.algorithms.statistics.guard import Guard
 from secfed.algorithms.statistics.plan import Step, declared
 from secfed.wire.layout import Exchange, State, Totals
@@ -77,17 +77,31 @@ class StatisticsServer(ServerProgram):
         """Who answered in the step that a result is of."""
         return self._state[ANSWERED][round(float(own[STEP])) - 1]
 
+    def _guarded(self, analysis: Analysis, own: Mapping[str, torch.Tensor]) -> tuple[Reason, list[bool]]:
+        """What the checks say of an analysis as a whole, and which of its spans few records hold."""
+        guard = self._guard
+        if guard is None:
+            return Reason.RELEASED, []
+        found = part_of(self._state, f"{guard.name}/")
+        if not float(found[DONE]) or not torch.equal(self._row(found), self._row(own)):
+            return Reason.HOSPITALS_CHANGED, []
+        spans = guard.dominated_spans(analysis.checked_as, found)
+        return guard.reason(analysis.checked_as, found), spans
+
+    def _unestimated(self, analysis: Analysis, own: Mapping[str, torch.Tensor]) -> State:
+        """Why there is no estimate, and by which terms; of few records, that would tell about them."""
+        reason, spans = self._guarded(analysis, own)
+        if reason in (Reason.RELEASED, Reason.FEW_HOSPITALS) and any(spans):
+            reason = Reason.DOMINATED
+        if reason is not Reason.RELEASED:
+            return {STATUS: torch.tensor(float(reason), dtype=torch.float64)}
+        return {name: own[name] for name in (MARKS,) if name in own and float(own[STATUS]) in NAMING}
+
     def _checked(self, analysis: Analysis, own: Mapping[str, torch.Tensor]) -> tuple[Reason, State]:
         """What is told of a result, and why not more."""
         released = analysis.released(dict(own))
-        guard = self._guard
-        if guard is None:
-            return Reason.RELEASED, released
-        found = part_of(self._state, f"{guard.name}/")
-        if not float(found[DONE]) or not torch.equal(self._row(found), self._row(own)):
-            return Reason.HOSPITALS_CHANGED, {}
-        reason = guard.reason(analysis.checked_as, found)
-        told = analysis.dominated(released, guard.dominated_spans(analysis.checked_as, found))
+        reason, spans = self._guarded(analysis, own)
+        told = analysis.dominated(released, spans) if reason is not Reason.HOSPITALS_CHANGED else {}
         if reason in (Reason.RELEASED, Reason.FEW_HOSPITALS) and told is None:
             reason = Reason.DOMINATED  # what a record decides its hospital does, too
         return reason, told if reason is Reason.RELEASED and told is not None else {}
@@ -104,6 +118,8 @@ class StatisticsServer(ServerProgram):
             if float(own[STATUS]) == Reason.RELEASED:
                 reason, told = self._checked(analysis, own)
                 kept |= {STATUS: torch.tensor(float(reason), dtype=torch.float64), **told}
+            elif float(own[STATUS]) in UNESTIMATED:
+                kept |= self._unestimated(analysis, own)
             elif float(own[STATUS]) in NAMING and MARKS in own:
                 kept[MARKS] = own[MARKS]
             model |= {f"{analysis.name}/{name}": value for name, value in kept.items()}

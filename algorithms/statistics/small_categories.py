@@ -37,7 +37,7 @@ def small_columns(
 ) -> list[bool]:
     """Which columns have few records, or leave few for the reference; without ``events``, of any outcome."""
     marks = [False] * len(columns)
-    # Numbers beside categories blur what a coefficient tells about the outcome of a category.
+    # Beside numbers, leverages say how few outcomes of a category are (checks.pairs_of).
     alone = events is not None and all(level is not None for column in columns for _, level in column.parts)
     groups: dict[int, list[int]] = {}
     for k, column in enumerate(columns):

@@ -148,7 +148,7 @@ def test_formulas_that_compute_are_the_same_in_both() -> None:
         assert any("what formulas compute" in one for one in subtractable(*pair, SITES, SITES))
     categories = fit("weight ~ C(stage) + age")
     found = subtractable(plain, categories, SITES, SITES)
-    assert found == ["records that lack stage", "what is checked together (fit)"]
+    assert found == ["records that lack stage", "what is checked together, in this order (fit)"]
 
 
 def test_a_curve_of_another_model_is_named() -> None:
@@ -160,7 +160,7 @@ def test_a_curve_of_another_model_is_named() -> None:
 
     assert subtractable(curve(0.0), curve(0.0), SITES, SITES) == []
     found = subtractable(curve(0.0), curve(1.0), SITES, SITES)
-    assert found == ["what is checked together (fit)", "cells of scores (roc)"]
+    assert found == ["what is checked together, in this order (fit)", "cells of scores (roc)"]
 
 
 def test_what_one_study_checks_together_two_do_not() -> None:
@@ -172,5 +172,12 @@ def test_what_one_study_checks_together_two_do_not() -> None:
 
     one, other = fits(fit="weight ~ age"), fits(fit="age ~ weight")
     both = fits(fit="weight ~ age", again="age ~ weight")
-    assert subtractable(one, other, SITES, SITES) == ["what is checked together (fit)"]
+    assert subtractable(one, other, SITES, SITES) == ["what is checked together, in this order (fit)"]
     assert subtractable(one, both, SITES, SITES) == subtractable(both, one, SITES, SITES) == []
+    # An analysis is checked with those before it: in the other order, other results are told.
+    turned = fits(again="age ~ weight", fit="weight ~ age")
+    assert subtractable(both, turned, SITES, SITES) == [
+        "what is checked together, in this order (again, fit)"
+    ]
+    assert subtractable(one, turned, SITES, SITES) == ["what is checked together, in this order (again, fit)"]
+    assert subtractable(other, fits(more="days ~ age", fit="age ~ weight"), SITES, SITES)

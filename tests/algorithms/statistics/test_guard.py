@@ -69,10 +69,58 @@ def test_a_number_that_few_records_have_is_in_no_result(analysis: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("analysis", "count"),
-    [(glm("bp ~ flag"), 20), (correlation("bp", "flag"), 20), (glm("dead ~ flag", family="binomial"), 10)],
+    [(glm("bp ~ flag"), 20), (correlation("bp", "flag"), 20), (glm("dead ~ flag", family="binomial"), 20)],
 )
 def test_one_that_enough_records_have_is(analysis: dict[str, Any], count: int) -> None:
     assert told({"one": analysis}, flag=first(count))["one"].withheld is None
+
+
+@pytest.mark.parametrize("terms", ["flag", "C(ward) + age"])
+@pytest.mark.parametrize("outcome", [0.0, 1.0])
+@pytest.mark.parametrize("count", [1, 4, 8])
+def test_few_outcomes_of_a_group_are_in_no_model(terms: str, outcome: float, count: int) -> None:
+    """Coefficient and error of a group's column give back how many of it have the event."""
+    dead = np.where(np.arange(N) < 20, 1 - outcome, RECORDS["dead"])
+    dead[:count] = outcome
+    cox = {"kind": "cox", "time": "time", "event": "dead", "interval": 1, "formula": terms}
+    one = {"fit": glm(f"dead ~ {terms}", family="binomial")}, {"fit": cox}
+    found = [told(analyses, flag=first(20), ward=first(20), dead=dead)["fit"] for analyses in one]
+    assert [why(fit) for fit in found] == ["dominated" if count < 5 else ""] * 2
+
+
+@pytest.mark.parametrize("kind", ["glm", "cox"])
+def test_outcomes_that_differ_in_one_patient_are_not_told_together(kind: str) -> None:
+    other = {"kind": "cox", "time": "time", "event": "{}", "interval": 1, "formula": "age + bp"}
+    fit = glm("{} ~ age + bp", family="binomial") if kind == "glm" else other
+    key = "formula" if kind == "glm" else "event"
+    one, two = ({**fit, key: fit[key].format(name)} for name in ("dead", "stage"))
+    later = RECORDS["dead"].copy()
+    later[np.flatnonzero(later == 0)[5]] = 1.0
+    found = told({"one": one, "two": two}, stage=later)
+    assert [why(found[name]) for name in ("one", "two")] == ["", "dominated"]
+
+
+def test_a_binomial_outcome_is_a_column() -> None:
+    with pytest.raises(ConfigError, match="does not fit family = 'binomial'") as refused:
+        told({"one": glm("I(0.3 + 0.7*exp(-9*(age-93)**2)) ~ chol", family="binomial")})
+    assert "a column of numbers 0 and 1" in str(refused.value.remedy)
+    half = np.where(RECORDS["flag"] == 1, 0.8, 0.3)  # above one half is the event, as in a Cox model
+    fit = {"one": glm("flag ~ age", family="binomial")}
+    found = [told(fit, flag=x)["one"] for x in (half, RECORDS["flag"])]
+    assert found[0].withheld is None
+    assert found[0].to_json() == found[1].to_json()
+
+
+@pytest.mark.parametrize("outcome", [0.0, 1.0])
+def test_why_there_is_no_estimate_tells_no_outcome(outcome: float) -> None:
+    """Of two records, one known: separated if the other has the same outcome, an estimate if not."""
+    age, dead = RECORDS["age"].copy(), RECORDS["dead"].copy()
+    age[:2], dead[:2] = (92, 93), (1.0, outcome)
+    fit = glm("dead ~ I(exp(-9*(age-93)**2) + exp(-9*(age-92)**2))", family="binomial", max_steps=30)
+    found = told({"one": fit}, age=age, dead=dead)["one"].withheld
+    assert found is not None
+    assert found.startswith("dominated")
+    assert "exp" not in found
 
 
 def test_a_description_tells_no_mean_of_it() -> None:

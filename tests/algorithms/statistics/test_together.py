@@ -256,3 +256,13 @@ def test_no_category_is_called_like_a_product() -> None:
     )
     numbers = numbers_of(design("y ~ C(c) * C(d)", columns))
     assert len({one.name for one in numbers}) == len(numbers) == 5
+
+
+def test_an_area_of_few_cells_is_of_joined_ones() -> None:
+    """Whole numbers of few cells follow from area and error, as a table of outcomes by age."""
+    age = np.repeat([30.0, 50.0, 80.0], [100, 120, 20])
+    dead = np.zeros(N)
+    dead[:10] = dead[100:120] = dead[220:237] = 1.0  # of the eldest three are alive
+    fit = {"fit": glm("dead ~ age", family="binomial"), "area": {"kind": "roc", "of": "fit"}}
+    found = told(fit, age=age, dead=dead)["area"].result.values
+    assert found["auc"] == pytest.approx((10 * 90 / 2 + 37 * (90 + 103 / 2)) / 47 / 193, abs=1e-12)
