@@ -118,7 +118,9 @@ def indicator(column: Column, position: int) -> Number:
 def event_of(column: Column) -> Number:
     """Whether a record has an event: a number as others are, since its sums by groups are told."""
     name = _category(column, 1) if column.categories else column.name
-    return Number(name, lambda table: (table.values[column.name] > 0.5) * 1.0, columns=(column.name,))
+    return Number(
+        name, lambda table: (table.values[column.name] > 0.5).astype(np.float64), columns=(column.name,)
+    )
 
 
 def indicators_of(column: Column) -> tuple[Number, ...]:

@@ -125,7 +125,8 @@ class Glm(NewtonAnalysis):
         """Sums over complete records."""
         x = self.coordinates(table)
         y = self.design.outcome(table) / self.family.scale
-        y = (y > 0.5) * 1.0 if self.family_name == "binomial" else y  # what the checks are of
+        if self.family_name == "binomial":
+            y = (y > 0.5).astype(np.float64)  # what the checks are of
         deviance = beyond = 0.0
         if step:
             terms = self.family.terms(x @ given["beta"], y)
