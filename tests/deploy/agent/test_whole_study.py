@@ -83,15 +83,15 @@ def test_a_study_that_would_stop_in_the_middle_is_refused_before_it_pays(
     )
     ledger.spend(BEFORE, study="earlier", round_number=1, exchange="update")
     agent = centre.start(NAMES[0])
-    wait_until(centre.declined)
+    # A training process that dies on a busy machine is another reason, of one visit.
+    wait_until(lambda: centre.declined() == "BudgetExceeded: a privacy budget does not cover this")
     assert kinds(centre) == [OPENED, BUDGETS, SPENT]
     error = status(folder)["last_error"]["text"]
     assert "data set 'wards': the whole of study 'tiny-" in error
     assert "raise epsilon of [[data.budget]] in policy.toml" in error
-    assert centre.declined() == "BudgetExceeded: a privacy budget does not cover this"
-    opened = len(visits)
+    opened, processes = len(visits), len(started)
     wait_until(lambda: len(visits) >= opened + 2)
-    assert len(started) == 1, "what was refused is refused again without reading the data"
+    assert len(started) == processes, "what was refused is refused again without reading the data"
 
     permit(folder, policy=budget(20.0))
     wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 60.0)
