@@ -20,7 +20,7 @@ from secfed.algorithms.statistics.analysis import NOISE, WEIGHTS, Shapes, State,
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.moments import centre_of, scale_of
 from secfed.algorithms.statistics.results import Result, ResultTable
-from secfed.algorithms.statistics.t_test import TTest
+from secfed.algorithms.statistics.t_test import TTest, student_test
 
 _ABOVE_NOISE: Final = 10.0  # deviations of the noise, by which a group's records are above it
 
@@ -62,8 +62,6 @@ class NoisyTTest(TTest):
 
     def result(self, released: Mapping[str, Values]) -> Result:
         """The test and the interval of the difference, first minus second category."""
-        from scipy.stats import t as student
-
         t, scale = float(released[NOISE]) * self.unit_scales()["moments"], scale_of(self.number)
         n, total, squares = released["moments"]
         means, square = total / n, squares / n
@@ -75,15 +73,7 @@ class NoisyTTest(TTest):
         )
         degrees = 2 * variance**2 / float(unsure.sum())
         error, difference = scale * math.sqrt(variance), scale * float(means[0] - means[1])
-        half = float(student.ppf((1 + self.rules.level) / 2, degrees)) * error
-        test = {
-            "difference": difference,
-            "low": difference - half,
-            "high": difference + half,
-            "t": difference / error,
-            "df": degrees,
-            "p": float(2 * student.sf(abs(difference / error), degrees)),
-        }
+        test = student_test(difference, error, degrees, self.rules.level)
         means, deviations = centre_of(self.number) + scale * means, scale * np.sqrt(spread)
         groups = tuple(
             (name, float(n[g]), float(means[g]), float(deviations[g]))

@@ -82,22 +82,12 @@ class TTest(Analysis):
 
     def result(self, released: Mapping[str, Values]) -> Result:
         """The test and the interval of the difference, first minus second category."""
-        from scipy.stats import t
-
         n, means, variances = released["groups"]
         parts = variances / n
         error = math.sqrt(parts.sum())
         degrees = float(parts.sum() ** 2 / (parts**2 / (n - 1)).sum())
         difference = float(means[0] - means[1])
-        half = float(t.ppf((1 + self.rules.level) / 2, degrees)) * error
-        test = {
-            "difference": difference,
-            "low": difference - half,
-            "high": difference + half,
-            "t": difference / error,
-            "df": degrees,
-            "p": float(2 * t.sf(abs(difference / error), degrees)),
-        }
+        test = student_test(difference, error, degrees, self.rules.level)
         groups = tuple(
             (name, round(n[g]), float(means[g]), math.sqrt(variances[g]))
             for g, name in enumerate(self.by.categories)
@@ -115,3 +105,18 @@ class TTest(Analysis):
 def _in_group(by: str, at: int, table: Table) -> Rows:
     found: Rows = table.values[by] == at
     return found
+
+
+def student_test(difference: float, error: float, degrees: float, level: float) -> dict[str, float]:
+    """A difference and its error by Student's t: interval at ``level``, statistic, degrees of freedom, p."""
+    from scipy.stats import t
+
+    half = float(t.ppf((1 + level) / 2, degrees)) * error
+    return {
+        "difference": difference,
+        "low": difference - half,
+        "high": difference + half,
+        "t": difference / error,
+        "df": degrees,
+        "p": float(2 * t.sf(abs(difference / error), degrees)),
+    }

@@ -6,7 +6,6 @@ name; that of a name holds for every digest, except those that were approved aft
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,13 +17,12 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.config.schema import Strict, checked
+from secfed.deploy.admission.meant_study import DIGEST_DIGITS, LEAST_PREFIX, check_name, name_and_digits
 from secfed.deploy.admission.person import BETWEEN, NOBODY, Person
 from secfed.deploy.policy.absence import HELD_TEXT
 from secfed.errors import ConfigError, PolicyRefused
 from secfed.storage import private_files
 
-_LEAST_PREFIX: Final = 8  # hexadecimal digits that stand for a digest
-_DIGEST_DIGITS: Final = 64
 _MOST_HELD: Final = 1000  # a server must not fill the disk
 _MOST_PERMITTED: Final = 1000  # the oldest are forgotten: nothing is decided by them
 _SECOND: Final = {
@@ -32,8 +30,6 @@ _SECOND: Final = {
     True: "have somebody else sign in here and approve it",
 }
 _MOST_TOLD: Final = 20
-_ID: Final = re.compile(r"(?P<name>.+)-(?P<digits>[0-9a-f]{16,64})")  # of a study, or of its folder
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")  # as study.py, which is too heavy to import here
 
 
 class ApprovalState(StrEnum):
@@ -203,8 +199,8 @@ class Approvals:
             named, others = content.matching(text)
             if not unasked and not named and not others and text not in content.refused_names:
                 content.only(text, [], "; what has not asked yet is refused with --unasked")
-            digits = _parts(text)[1]
-            if not named and not others and len(digits) == _DIGEST_DIGITS:
+            digits = name_and_digits(text)[1]
+            if not named and not others and len(digits) == DIGEST_DIGITS:
                 others = [digits]
                 content.set(others[0], "", ApprovalState.WITHDRAWN, now, by=(by,))
             if others:
@@ -212,7 +208,7 @@ class Approvals:
                 content.set(digest, content.studies[digest].name, ApprovalState.WITHDRAWN, now, by=(by,))
                 return content.decision(digest)
             if not named and text not in content.refused_names:
-                _check_name(text)
+                check_name(text)
             content.refused_names[text] = int(now.timestamp())
             content.refused_by[text] = by.name
             for digest in named:  # from now on, an approval under this name is one that was made after it
@@ -366,8 +362,8 @@ class _File(Strict):
     def matching(self, text: str) -> tuple[list[str], list[str]]:
         """Digests of the studies of this name, and other digests that begin so."""
         named = [digest for digest, entry in self.studies.items() if text and entry.name == text]
-        name, digits = _parts(text)
-        if len(digits) < _LEAST_PREFIX:
+        name, digits = name_and_digits(text)
+        if len(digits) < LEAST_PREFIX:
             return named, []
         others = [key for key in self.studies if key.startswith(digits) and key not in named]
         return named, [key for key in others if not name or self.studies[key].name in ("", name)]
@@ -385,32 +381,5 @@ class _File(Strict):
         raise ConfigError(f"no study {text!r} has asked", remedy=f"known studies: {told}{more}{otherwise}")
 
 
-def _parts(text: str) -> tuple[str, str]:
-    """Name and digits of what stands for a digest wherever it is shown; one or both may be empty."""
-    found = _ID.fullmatch(text)
-    if found is not None:
-        return found["name"], found["digits"]
-    digits = "".join(text.split()).lower()  # shown in groups, too
-    return "", digits if _is_hexadecimal(digits) else ""
-
-
-def _is_hexadecimal(text: str) -> bool:
-    return re.fullmatch(r"[0-9a-f]+", text.lower()) is not None
-
-
 def _time(since_s: int) -> datetime:
     return datetime.fromtimestamp(since_s, UTC)
-
-
-def _check_name(text: str) -> None:
-    """Refuse what cannot be the name of a study: it would be noted, and refuse nothing."""
-    if len(_parts(text)[1]) >= _LEAST_PREFIX:
-        raise ConfigError(
-            f"no study with the digest {text!r} has asked",
-            remedy=f"give all {_DIGEST_DIGITS} digits of a digest that has not asked yet",
-        )
-    if not _NAME.fullmatch(text):
-        raise ConfigError(
-            f"{text!r} is neither the name of a study nor a digest",
-            remedy="names have 1 to 63 of a-z, 0-9 and -; patterns belong into policy.toml",
-        )

@@ -12,6 +12,7 @@ import pytest
 from secfed.config.sections import StudySection
 from secfed.crypto.identity import grouped
 from secfed.deploy.admission import approvals as module
+from secfed.deploy.admission import meant_study
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.person import Person
 from secfed.errors import ConfigError, PolicyRefused
@@ -96,7 +97,7 @@ class TestByName:
         (pattern,) = (
             item.pattern for item in StudySection.model_fields["name"].metadata if hasattr(item, "pattern")
         )
-        assert pattern == f"^{module._NAME.pattern}$"
+        assert pattern == f"^{meant_study._NAME.pattern}$"
 
 
 class TestByDigest:

@@ -20,6 +20,7 @@ MODULES: Final = (
     "deploy/admission/admission.py",
     "deploy/admission/approvals.py",
     "deploy/admission/kept_offers.py",
+    "deploy/admission/meant_study.py",
     "deploy/admission/near_twins.py",
     "deploy/admission/offered.py",
     "deploy/admission/persons.py",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,55 +15,17 @@ from safetensors.torch import load_file
 from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer, WeightedMeanSite
 from secfed.audit.privacy import make_report
 from secfed.audit.transcript_check import verify_run
-from secfed.crypto.codec import Buffer
-from secfed.crypto.messages import Survivors
 from secfed.engine.options import EngineOptions
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.records.roster_file import read_roster
-from secfed.runs.run_folder import files_of, prepare
-from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
-from secfed.simulation.dropouts import Dropout
+from secfed.runs.run_folder import files_of
+from secfed.runs.run_report import RoundReport, SilentObserver
 from secfed.simulation.simulate import simulate
-from secfed.simulation.transport import SimulatedTransport
 from secfed.storage.code_digest import code_digest
-from secfed.study.study import Study
 from secfed.terminal.tables import summary
-from secfed.wire.frames import Step, decode
 from secfed.wire.layout import Exchange, Layout, State, Summands, Totals
 from secfed.wire.stages import STAGES
-from secfed.wire.transport import OnReply
-
-STUDY = """
-[study]
-name = "small"
-rounds = 3
-seed = 11
-[algorithm]
-name = "fedavg"
-learning_rate = 0.05
-batch_size = 32
-[model]
-name = "logistic-regression"
-[data]
-name = "breast-cancer"
-sites = {sites}
-partition = "iid"
-[protection]
-name = "{protection}"
-bits = {bits}
-min_cohort = 3
-"""
-
-
-def study(protection: str = "masked", *, sites: int = 4, bits: int = 32) -> Study:
-    return Study.parse(STUDY.format(protection=protection, sites=sites, bits=bits))
-
-
-def run(plan: Study, out: Path | None = None, *drops: str) -> RunReport:
-    if out is not None:
-        prepare(out, overwrite=False)
-    parsed = [Dropout.parse(text) for text in drops]
-    return simulate(plan, out=out, drops=parsed, observer=SilentObserver())
+from tests.secfed.simulation.simulate_case import run, study
 
 
 def model_bytes(out: Path) -> bytes:
@@ -343,45 +303,6 @@ def test_a_site_records_that_it_released_shares_before_it_knows_the_result(tmp_p
     run(study(), tmp_path / "out")
     kinds = [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:]]
     assert kinds == ["settings", *["released", "summed"] * 4, "closed"]
-
-
-def run_with_another_step(out: Path, plan: Study, **changes: Any) -> RunReport:
-    """A run in whose second round hospital-2 is sent another first step than the aggregator's."""
-    original = SimulatedTransport.ask
-
-    def changed(
-        self: SimulatedTransport, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply
-    ) -> None:
-        opening = "mask" if plan.protection.name == "plain" else "advertise"
-        if stage == opening and self.round == 2 and "hospital-2" in requests:
-            step = decode(requests["hospital-2"])
-            assert isinstance(step, Step)
-            requests = {**requests, "hospital-2": replace(step, **changes).encode()}
-        original(self, stage, requests, on_reply)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SimulatedTransport, "ask", changed)
-        return run(plan, out)
-
-
-@pytest.mark.parametrize(
-    ("message", "number"),
-    [(Survivors(("hospital-1",)).encode(), 2), (b"garbage", 1), (Survivors(()).encode()[:9], 1)],
-    ids=["another type", "garbage", "a header cut off"],
-)
-@pytest.mark.parametrize("protection", ["plain", "masked"])
-def test_what_opens_an_attempt_without_being_a_specification_is_refused_by_its_number(
-    protection: str, message: bytes, number: int, tmp_path: Path
-) -> None:
-    run_with_another_step(tmp_path / "out", study(protection), message=message)
-    assert f"refusal {number}: " in (tmp_path / "out" / "transcript.jsonl").read_text()
-
-
-def test_a_step_whose_attempt_is_not_the_signed_one_is_refused_and_ends_nothing(tmp_path: Path) -> None:
-    report = run_with_another_step(tmp_path / "out", study(), attempt=1)
-    assert "hospital-2" not in report.rounds[1].survivors
-    assert "hospital-2" in report.rounds[2].survivors
-    assert "refusal 10" in (tmp_path / "out" / "transcript.jsonl").read_text()
 
 
 def test_that_and_why_a_sites_own_work_failed_stays_at_the_site(tmp_path: Path) -> None:
