@@ -78,7 +78,11 @@ def link(result: Result) -> TextTable:
 
 
 def engines(result: Result) -> TextTable:
-    """A row for each engine, the machine's limit, Flower's, and one that is missing."""
+    """A row for each engine, the machine's limit (the same study in each process), and Flower's.
+
+    Headers are short: 80 columns hold every engine in one line. "driver", "workers" and "others" are
+    processor seconds of a round, "start" the seconds from the command to its first round.
+    """
     start_s, total_s, speedup = result["start_s"], result["total_s"], {"inline": 1.0, **result["speedup"]}
     rows = [
         [
@@ -91,14 +95,13 @@ def engines(result: Result) -> TextTable:
         ]
         for name, value in result["rounds_s"].items()
     ]
-    rows.append(["the same study in each process", "", f"{result['limit']:.2f}x", *[""] * 5])
+    rows.append(["limit", "", f"{result['limit']:.2f}x", *[""] * 5])
     if result["flower_round_s"] is not None:
         faster = result["rounds_s"]["inline"] / result["flower_round_s"]
         times = [f"{result['flower_round_s']:.2f}", f"{faster:.2f}x", *[""] * 4]
-        rows.append(["Flower, without protection", *times, f"{result['flower_total_s']:.1f}"])
-    rows.append(["pfl-research", "not installed: its pins exclude ours", *[""] * 6])
-    cpu = ["CPU s: driver", "workers", "others"]
-    return TextTable(["engine", "a round, s", "over inline", *cpu, "to round 1, s", "in all, s"], rows)
+        rows.append(["Flower, plain", *times, f"{result['flower_total_s']:.1f}"])
+    cpu = ["driver", "workers", "others"]
+    return TextTable(["engine", "round, s", "gain", *cpu, "start, s", "total, s"], rows)
 
 
 def _cpu(spent: dict[str, float]) -> list[str]:

@@ -124,6 +124,9 @@ def engines(
 ) -> None:
     """The engines of a simulation beside each other, and beside Flower's simulation without protection.
 
+    Driver, workers and others are processor seconds of a round; the limit is the gain of processes that have
+    nothing to do with each other; start is the time from the command to its first round.
+
     [bold]Example:[/] secfed bench engines --sites 10 --workers 2
     """
     from secfed.bench.engines import measure

@@ -28,11 +28,10 @@ def test_it_compares_engines_that_are_there(monkeypatch: pytest.MonkeyPatch) -> 
     assert [row[0] for row in tables.engines(found).rows] == [
         "inline",
         "processes_2",
-        "the same study in each process",
-        "pfl-research",
+        "limit",
     ]
     assert tables.engines(found).rows[0][3:6] == ["4.00", "0.00", "0.00"]
     nothing: dict[str, dict[str, float]] = {"inline": {}, "processes_2": {}}  # where there is no /proc
     assert {len(row) for row in tables.engines({**found, "cpu_s": nothing}).rows} == {8}
-    row = tables.engines({**found, "flower_round_s": 1.0, "flower_total_s": 2.0}).rows[-2]
+    row = tables.engines({**found, "flower_round_s": 1.0, "flower_total_s": 2.0}).rows[-1]
     assert row[0].startswith("Flower")
