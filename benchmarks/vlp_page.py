@@ -158,9 +158,9 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> Path:
         parts.append(
             f"{len(every)} runs of one thread: {wall:.0f} minutes of wall time in all, {cpu:.0f} of CPU time."
         )
-    people = [sections.written_by_people(page, name) for name in ("reading", "seen once")]
-    head = [_HEAD, _summary(loaded), sections.machine(), *first]
-    return sections.write_page(page, [*head, people[0], *parts, people[1]])
+    kept = {name: sections.written_by_people(page, name) for name in ("reading", "seen once", "claims")}
+    head = [_HEAD, kept["claims"], "## Methods", _summary(loaded), sections.machine(), *first]
+    return sections.write_page(page, [*head, kept["reading"], *parts, kept["seen once"]])
 
 
 def _summary(loaded: Mapping[str, Runs]) -> str:
