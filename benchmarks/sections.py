@@ -10,6 +10,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from secfed.runs.machine import processor
@@ -78,8 +79,9 @@ def rows(page: Path, title: str) -> list[list[str]]:
     old = page.read_text(encoding="utf-8") if page.exists() else ""
     if f"## {title}\n" not in old:
         return []
-    section = old.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
+    section = old.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0].splitlines()
+    from_table = dropwhile(lambda line: not line.startswith("|"), section)
+    lines = list(takewhile(lambda line: line.startswith("|"), from_table))
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 

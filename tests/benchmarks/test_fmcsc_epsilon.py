@@ -1,15 +1,14 @@
 import fmcsc_epsilon as made
 import pytest
 
+AFTER = "\nAfter.\n\n| other |\n| --- |\n\n## More\n\n| own |\n"
 OLD = dict.fromkeys(((panel, e) for panel in made.PANELS for e in made.EPSILONS), "50.0 ± 1.0")
 
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     path = tmp_path / "page.md"
-    path.write_text(
-        f"# Page\n\n## {made.TITLE}\n\nBefore.\n\n| set |\n| --- |\n\nAfter.\n\n## More\n\n| own |\n"
-    )
+    path.write_text(f"# Page\n\n## {made.TITLE}\n\nBefore.\n\n| set |\n| --- |\n{AFTER}")
     monkeypatch.setattr(made, "PAGE", path)
     made.write({"site-dp": OLD}, {"site-dp": ["1", "2"]})
     return path
@@ -26,7 +25,7 @@ def test_the_table_says_what_was_measured_and_the_rest_of_the_page_stays(page):
     assert seeds == {"site-dp": ["1", "2"]}
     text = page.read_text()
     assert "Before.\n\n| set | epsilon |" in text
-    assert text.endswith("\n\nAfter.\n\n## More\n\n| own |\n")
+    assert text.endswith(AFTER)
 
 
 def test_only_a_whole_sweep_becomes_a_column(tmp_path):
