@@ -138,11 +138,11 @@ def differences(claim: Claim, found: dict[str, dict[int, Run]]) -> list[float]:
     return [claim.scale * (one - other) for one, other in pairs if one is not None and other is not None]
 
 
-def verdict(gaps: list[float], sign: int) -> tuple[str, str]:
+def verdict(gaps: list[float], sign: int, digits: int = 1) -> tuple[str, str]:
     """The difference with its interval, and what follows for a claim that it is positive (``sign`` 1)."""
     if not gaps:
         return "-", "open"
-    mean, digits = statistics.fmean(gaps), 1 if max(map(abs, gaps)) >= 0.5 else 3
+    mean = statistics.fmean(gaps)
     if len(gaps) < 2:
         return f"{mean:+.{digits}f}", "open"
     half = float(student.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
@@ -155,7 +155,7 @@ def table(found: dict[str, dict[int, Run]]) -> str:
     lines = []
     for claim in CLAIMS:
         gaps = differences(claim, found)
-        effect, state = verdict(gaps, claim.sign)
+        effect, state = verdict(gaps, claim.sign, 1 if claim.scale > 1 else 3)
         beside = f"`{claim.method}` less `{claim.beside}`"
         lines.append([claim.paper, claim.text, state, effect, str(len(gaps)), beside])
     return sections.table(["paper", "claim", "state", "effect", "seeds", "runs"], lines)
