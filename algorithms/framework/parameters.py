@@ -10,6 +10,7 @@ from torch import nn
 
 from secfed.errors import ConfigError, MalformedMessage
 from secfed.wire.layout import State
+from secfed.wire.parts import is_finite_tensor
 
 _OTHER_TASKS: Final = "; see algorithm.task for what is no classification"
 _SAME: Final = "the aggregator must run the same study file and the same version of the model"
@@ -65,7 +66,7 @@ def write_parameters(model: nn.Module, state: State) -> None:
     own = _parts(model)
     check_shapes(state, shapes_of(own))
     for name in own:
-        if not bool(torch.isfinite(state[name]).all()):
+        if not is_finite_tensor(state[name]):
             message = f"received parameter {name!r} contains NaN or Inf"
             raise MalformedMessage(message, remedy="lower algorithm.learning_rate; training has diverged")
     with torch.no_grad():

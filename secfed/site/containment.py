@@ -29,7 +29,7 @@ from secfed.algorithms.framework.base import Algorithm
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, DataError, MalformedMessage, RangeError, TranscriptError
 from secfed.wire.layout import Exchange, State, Summands
-from secfed.wire.parts import listening
+from secfed.wire.parts import is_finite_tensor, listening
 
 # What a site program may refuse for. Each follows from the study, the broadcast and the ledger alone.
 PASSING: Final = (
@@ -203,8 +203,7 @@ def _usable(value: object, shape: tuple[int, ...]) -> torch.Tensor | str:
             return MISFIT
         if tensor.dtype not in (torch.float32, torch.float64):
             tensor = tensor.to(torch.float64)
-        # Extrema carry NaN and Inf along, without a second tensor of the field's size.
-        if tensor.numel() and not all(bool(torch.isfinite(edge)) for edge in torch.aminmax(tensor)):
+        if not is_finite_tensor(tensor):
             return NOT_FINITE
     except Exception:  # noqa: BLE001 - torch raises different errors for what is not a number, and for a failing device
         return MISFIT

