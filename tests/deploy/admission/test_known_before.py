@@ -13,6 +13,7 @@ import pytest
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission.offered import check_limits, check_plan, check_roster, plan_digest
+from secfed.deploy.agent import training
 from secfed.deploy.agent.status import STATUS_FILE
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.enrolment.messages import utc_now
@@ -40,8 +41,14 @@ from secfed.wire.frames import Task
 from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, TOML, Centre, status
 from tests.deploy.central_case import Hospitals
 from tests.deploy.link_case import wait_until
+from tests.forks import Fork
 
 DAY_S = 86_400
+
+
+@pytest.fixture(autouse=True)
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.subprocess, "Popen", Fork)
 
 
 @pytest.fixture
