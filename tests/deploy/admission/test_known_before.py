@@ -80,7 +80,7 @@ def test_a_hospital_with_another_roster_serves_nothing_until_it_has_pinned_the_r
     assert "secfed site trust ROSTER" in said(folder)
     assert not ledger_file(folder.state, "wards").exists()
     folder.trust(centre.roster, utc_now())
-    wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 60.0)
+    wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text())
     assert not centre.errors
 
 
@@ -107,7 +107,7 @@ def test_a_delta_too_large_for_the_records_here_is_refused_before_any_task(tmp_p
     try:
         folder = made.folders[NAMES[0]]
         made.start(NAMES[0])
-        wait_until(made.declined, 60.0)
+        wait_until(made.declined)
         assert made.link.present(60.0) == ()
         assert "max_delta_times_records" in said(folder)
         assert made.declined() == "SecfedError: this site cannot do this now"
