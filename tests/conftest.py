@@ -21,6 +21,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.set_threshold(50_000, 20, 50)
 
 
+def _without_the_disk(descriptor: int) -> None:
+    """What is left of ``os.fsync``: an error for a file that is closed."""
+    os.fstat(descriptor)
+
+
+# What a test wrote is there, synchronised or not: here processes end, and never the machine. Nobody waits for
+# the disk; tests of a pulled plug watch these calls and cut what was not synchronised.
+os.fsync = _without_the_disk
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """One thread, one hypothesis profile; the process that only hands out tests waits for no import."""

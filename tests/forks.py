@@ -33,6 +33,7 @@ IMPORTED: Final = (
     "secfed.deploy.agent.agent",
     "secfed.deploy.agent.training_child",
     "secfed.deploy.transport.grpc.server",
+    "secfed.dp.training.ghost",  # Opacus, and with it SymPy, which takes two seconds
     "secfed.dp.training.local_privacy",
 )
 _PLAIN: Final = ("preexec_fn", "executable", "uid", "gid", "gids", "process_group")  # at their defaults

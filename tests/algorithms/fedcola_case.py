@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from secfed.algorithms.fedcola.algorithm import FedCola
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.algorithms.loop import changed
+from tests.algorithms.loop import Rounds, changed
 
 torch.set_num_threads(1)
 
@@ -50,3 +52,11 @@ def study(text: str = TINY, **changes: object) -> Study:
 def tiny(text: str = TINY, **changes: object) -> FedCola:
     """Its algorithm."""
     return build(study(text, **changes))
+
+
+@cache
+def first_round() -> Rounds:
+    """The tiny study after its first round; made once, to be read, or to go on with in a copy."""
+    rounds = Rounds(tiny())
+    rounds.round(1)
+    return rounds

@@ -28,10 +28,10 @@ seed = 5
 [algorithm]
 name = "fmcsc"
 pretrain_rounds = 2
-pretrain_epochs = 3
+pretrain_epochs = 2
 pretrain_share = 1.0
-local_epochs = 3
-distillation_epochs = 4
+local_epochs = 2
+distillation_epochs = 3
 learning_rate = 1e-3
 restarts = 3
 kmeans_iterations = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -63,9 +62,7 @@ FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-tw
 
 
 @pytest.fixture(autouse=True)
-def no_plug_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on the disk here survives what these tests do without waiting for the disk."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+def fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "_ROUNDS", 8)  # bits that the bisection looks for; it takes 24
 
 

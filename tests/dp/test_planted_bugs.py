@@ -238,7 +238,7 @@ def antipodal_releases(count: int, sign: int) -> np.ndarray:
 
 def test_an_accountant_fed_the_wrong_adjacency() -> None:
     """Groups clipped to C move by 2C. Releases themselves refute the add-or-remove number."""
-    plus, minus = antipodal_releases(2500, +1), antipodal_releases(2500, -1)
+    plus, minus = antipodal_releases(1500, +1), antipodal_releases(1500, -1)
     events: dict[Adjacency, list[Event]] = {
         adjacency: [PoissonSampledGaussian(adjacency, 1.0, 0.8, 1)]
         for adjacency in (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD)

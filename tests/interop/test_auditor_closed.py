@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -44,14 +43,8 @@ def verifier() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A finished study, in a folder as ``secfed aggregate`` and the hospitals would put it together."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _descriptor: None)
-        yield _played(tmp_path_factory)
-
-
-def _played(tmp_path_factory: pytest.TempPathFactory) -> Case:
     root = tmp_path_factory.mktemp("closed")
     study = durable_case.study("closed", None).replace("data.sites", len(PEOPLE))
     made, out = durable_case.Consortium(study, root / "hospitals", people=PEOPLE), root / "run"

@@ -16,7 +16,7 @@ from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import Totals
-from tests.algorithms.fedcola_case import TINY, study, tiny
+from tests.algorithms.fedcola_case import TINY, first_round, study, tiny
 from tests.algorithms.loop import Rounds, add_in_ring
 from tests.algorithms.loop import simulate as loop
 
@@ -139,8 +139,7 @@ class TestServer:
             assert torch.allclose(models(rounds)[kind][name], before[kind][name] + step, atol=1e-6)
 
     def test_co_layers_are_the_other_modality_s_newest_weights(self):
-        rounds = Rounds(tiny())
-        rounds.round(1)
+        rounds = first_round()
         state = rounds.server.broadcast(2, rounds.exchange(2, "own-image"))
         other = part_of(state, "other/")
         assert set(other) == set(rounds.algorithm.plan.co_layers)
@@ -151,8 +150,7 @@ class TestServer:
 
     @pytest.mark.parametrize("stop", [1, 2, 3, 4])
     def test_a_server_that_stops_between_sums_goes_on_as_it_was(self, stop):
-        straight, stopped = Rounds(tiny()), Rounds(tiny())
-        straight.round(1)
+        straight, stopped = first_round(), Rounds(tiny())
         for at, exchange in enumerate(stopped.algorithm.exchanges(1)):
             if at == stop:
                 state = stopped.server.save()

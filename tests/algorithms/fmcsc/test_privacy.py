@@ -127,7 +127,7 @@ class TestWhatLeaves:
             owned = [view in (None, at) for at in (0, 1)]
             assert [got["sites/view-1"], got["sites/view-2"]] == [float(one) for one in owned]
             assert not [name for name in got if "weight" in name and not name.startswith("update/")]
-            assert privacy.trained == [(PRETRAIN, 3)]
+            assert privacy.trained == [(PRETRAIN, 2)]
 
 
 class _Untrained:
@@ -161,9 +161,9 @@ class TestPlan:
         for one in watched.values():
             trained = {name: sum(p for phase, p in one.trained if phase == name) for name in one.planned}
             assert trained == one.planned
-        assert {one.planned[PRETRAIN] for one in watched.values()} <= {0, 3, 6, 9, 12}
-        assert watched[MULTI].planned | {PRETRAIN: 0} == {PRETRAIN: 0, ALL_VIEWS: 6, TEACH: 16, OWN_VIEW: 0}
-        assert watched[SINGLE].planned[OWN_VIEW] == (0 if weights == "public" else 6)
+        assert {one.planned[PRETRAIN] for one in watched.values()} <= {0, 2, 4, 6, 8}
+        assert watched[MULTI].planned | {PRETRAIN: 0} == {PRETRAIN: 0, ALL_VIEWS: 4, TEACH: 12, OWN_VIEW: 0}
+        assert watched[SINGLE].planned[OWN_VIEW] == (0 if weights == "public" else 4)
 
     def test_a_site_that_does_not_take_part_plans_nothing(self):
         made = private("group", algorithm__participation=0.75, data__views=[-1] * 4 + [0] * 4)
@@ -182,8 +182,8 @@ class TestWhatIsPaid:
     @pytest.mark.parametrize(
         ("unit", "weights", "multi", "single"),
         [
-            # 2 rounds x 3 passes of pre-training; 2 rounds x (3 passes, then 4 for each of 2 views; or 3).
-            ("group", "equal", 6 + 2 * (3 + 2 * 4), 6 + 2 * 3),
+            # 2 rounds x 2 passes of pre-training; 2 rounds x (2 passes, then 3 for each of 2 views; or 2).
+            ("group", "equal", 4 + 2 * (2 + 2 * 3), 4 + 2 * 2),
             # 2 sums of pre-training; 2 rounds x 3 groups, of which sites with one view are in none.
             ("site", "public", 2 + 2 * 3, 2),
         ],

@@ -175,7 +175,9 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         # Steps that take every h far enough from where it started to tell formulas apart.
-        self.number, self.rounds = number, until(number, algorithm__learning_rate=5e-3)
+        steps = {"learning_rate": 5e-3, "pretrain_epochs": 3, "local_epochs": 3, "distillation_epochs": 4}
+        changes = {f"algorithm__{name}": value for name, value in steps.items()}
+        self.number, self.rounds = number, until(number, **changes)
         self.calls: list[tuple[Written, Written, Views]] = []
         real = fmcsc_site.fit
 

@@ -13,6 +13,7 @@ import pytest
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission.offered import check_limits, check_plan, check_roster, plan_digest
+from secfed.deploy.agent import training
 from secfed.deploy.agent.status import STATUS_FILE
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.enrolment.messages import utc_now
@@ -40,8 +41,14 @@ from secfed.wire.frames import Task
 from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, TOML, Centre, status
 from tests.deploy.central_case import Hospitals
 from tests.deploy.link_case import wait_until
+from tests.forks import Fork
 
 DAY_S = 86_400
+
+
+@pytest.fixture(autouse=True)
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.subprocess, "Popen", Fork)
 
 
 @pytest.fixture
@@ -73,7 +80,7 @@ def test_a_hospital_with_another_roster_serves_nothing_until_it_has_pinned_the_r
     assert "secfed site trust ROSTER" in said(folder)
     assert not ledger_file(folder.state, "wards").exists()
     folder.trust(centre.roster, utc_now())
-    wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 60.0)
+    wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text())
     assert not centre.errors
 
 
@@ -100,7 +107,7 @@ def test_a_delta_too_large_for_the_records_here_is_refused_before_any_task(tmp_p
     try:
         folder = made.folders[NAMES[0]]
         made.start(NAMES[0])
-        wait_until(made.declined, 60.0)
+        wait_until(made.declined)
         assert made.link.present(60.0) == ()
         assert "max_delta_times_records" in said(folder)
         assert made.declined() == "SecfedError: this site cannot do this now"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +12,6 @@ from secfed.deploy.agent import training
 from tests.deploy.agent_case import Centre
 from tests.deploy.training_here import TrainingHere
 from tests.forks import Fork
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here processes die by exceptions: what they wrote is there without waiting for the disk."""
-    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from secfed.bench import engines, tables
 
 def test_it_compares_engines_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda _name: None)  # neither Ray nor Flower: they take long
+    monkeypatch.setattr(engines, "_REPEATS", 1)
     monkeypatch.setattr(engines, "_start", lambda _study, _options: 1.5)
     monkeypatch.setattr(engines, "_side_by_side", lambda _study, processes: [2.0 + processes] * processes)
     spent = count()

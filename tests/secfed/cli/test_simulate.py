@@ -65,12 +65,18 @@ class Engine:
             write_run(self.report, out)
         return self.report
 
+    def draw(self, report: RunReport, folder: Path) -> None:
+        assert report is self.report
+        folder.mkdir(exist_ok=True)
+        (folder / "metrics.svg").write_text("<svg/>")
+
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     pretended = Engine(a_run())
     monkeypatch.setattr("secfed.study.study.Study", pretended)
     monkeypatch.setattr("secfed.simulation.simulate.simulate", pretended.simulate)
+    monkeypatch.setattr("secfed.runs.figures.write_figures", pretended.draw)  # real ones take half a second
     return pretended
 
 
@@ -171,8 +177,7 @@ class TestOptions:
 class TestOutput:
     def test_a_run_leaves_run_json_and_figures(self, engine: Engine, tmp_path: Path) -> None:
         secfed("simulate", "s.toml", "--out", tmp_path)
-        drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-        assert drawn == {"metrics.svg", "participation.svg", "cost.svg"}
+        assert (tmp_path / "figures" / "metrics.svg").exists()
         assert json.loads((tmp_path / "run.json").read_text())["study"] == "breast-cancer"
 
     @pytest.mark.parametrize(("name", "shown"), [("run", "{}/run"), ("my run", "'{}/my run'")])
@@ -233,6 +238,8 @@ class TestRealRun:
         assert content["rounds"][0]["drops"] == [{"site": "hospital-2", "stage": "mask"}]
         expected = {"run.json", "study.json", "model.safetensors", "roster.json", "transcript.jsonl", "sites"}
         assert {path.name for path in out.iterdir()} == expected | {"figures"}
+        drawn = {path.name for path in (out / "figures").iterdir()}
+        assert drawn == {"metrics.svg", "participation.svg", "cost.svg"}
         assert secfed("transcript", "verify", out).exit_code == 0
         audited = secfed("audit", "verify", out)
         assert (audited.exit_code, audited.stderr) == (0, "")  # without privacy, too

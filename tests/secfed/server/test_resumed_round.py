@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -136,8 +135,6 @@ class Toy:
 
 
 def test_a_round_of_two_exchanges_killed_at_any_step(tmp_path, monkeypatch):
-    # This ends a process, not the machine: what was written is there, synchronised or not.
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     (tmp_path / "whole").mkdir()
     names: list[str] = []
     monkeypatch.setattr(failpoints, "failpoint", names.append)

@@ -32,6 +32,22 @@ def model_bytes(out: Path) -> bytes:
     return (out / "model.safetensors").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an undisturbed masked run, to be read only."""
+    out = tmp_path_factory.mktemp("finished") / "out"
+    run(study(), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model of a run that the second hospital never takes part in."""
+    out = tmp_path_factory.mktemp("without")
+    run(study(), out, "hospital-2@train")
+    return model_bytes(out)
+
+
 @pytest.mark.parametrize("bits", [32, 20])
 def test_model_is_byte_identical_under_every_protection(tmp_path: Path, bits: int) -> None:
     for name in ("plain", "masked", "encrypted"):
@@ -106,17 +122,15 @@ def test_the_cipher_of_the_masks_changes_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "confirm", "mask"])
-def test_dropped_site_equals_an_absent_one(tmp_path: Path, stage: str) -> None:
-    run(study(), tmp_path / "absent", "hospital-2@train")
-    run(study(), tmp_path / "dropped", f"hospital-2@{stage}")
-    assert model_bytes(tmp_path / "absent") == model_bytes(tmp_path / "dropped")
+def test_dropped_site_equals_an_absent_one(tmp_path: Path, stage: str, without: bytes) -> None:
+    run(study(), tmp_path, f"hospital-2@{stage}")
+    assert model_bytes(tmp_path) == without
 
 
-def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
-    run(study(), tmp_path / "one")
-    run(study(), tmp_path / "two")
+def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path, finished: Path) -> None:
+    run(study(), tmp_path / "again")
     run(study().replace("study.seed", 12), tmp_path / "other")
-    assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two") != model_bytes(tmp_path / "other")
+    assert model_bytes(finished) == model_bytes(tmp_path / "again") != model_bytes(tmp_path / "other")
 
 
 def test_too_many_dropouts_abort_the_round_which_is_recorded_and_the_study_goes_on(tmp_path: Path) -> None:
@@ -221,9 +235,8 @@ def test_unknown_site_in_drop_is_named() -> None:
         run(study(), None, "hospital-9@mask")
 
 
-def test_run_json_has_what_is_promised(tmp_path: Path) -> None:
-    run(study(), tmp_path / "out")
-    content = json.loads((tmp_path / "out" / "run.json").read_text())
+def test_run_json_has_what_is_promised(finished: Path) -> None:
+    content = json.loads((finished / "run.json").read_text())
     assert {"study", "algorithm", "protection", "sites", "rounds", "final"} <= set(content)
     keys = {"round", "metrics", "survivors", "bytes_up_per_site", "bytes_down_per_site", "seconds"}
     assert all(keys <= set(entry) for entry in content["rounds"])
@@ -267,7 +280,7 @@ def test_metrics_that_a_later_round_adds_reach_their_row() -> None:
     assert told == [1, 2, 1, 3, 1, 2, 2, 3]
 
 
-def test_narrow_lanes_cost_fewer_bytes(tmp_path: Path) -> None:
+def test_narrow_lanes_cost_fewer_bytes() -> None:
     wide, narrow = run(study("plain")), run(study("plain", bits=16))
     assert narrow.rounds[0].bytes_up_per_site.mean < wide.rounds[0].bytes_up_per_site.mean
 
@@ -277,31 +290,27 @@ def entries(out: Path, site: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_every_transcript_of_a_finished_run_is_closed(tmp_path: Path) -> None:
-    run(study(), tmp_path / "out")
-    verdict = verify_run(tmp_path / "out", read_roster(tmp_path / "out" / "roster.json"))
+def test_every_transcript_of_a_finished_run_is_closed(finished: Path) -> None:
+    verdict = verify_run(finished, read_roster(finished / "roster.json"))
     assert not [party.owner for party in verdict.parties if party.is_open]
     assert not verdict.problems
 
 
-def test_every_file_of_a_run_gives_way_to_a_later_run(tmp_path: Path) -> None:
-    run(study(), tmp_path / "out")
-    written = {path for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert written <= set(files_of(tmp_path / "out"))
+def test_every_file_of_a_run_gives_way_to_a_later_run(finished: Path) -> None:
+    written = {path for path in finished.rglob("*") if path.is_file()}
+    assert written <= set(files_of(finished))
 
 
-def test_every_transcript_says_which_code_closed_it(tmp_path: Path) -> None:
-    run(study(), tmp_path / "out")
-    for path in (tmp_path / "out").rglob("transcript.jsonl"):
+def test_every_transcript_says_which_code_closed_it(finished: Path) -> None:
+    for path in finished.rglob("transcript.jsonl"):
         (closed,) = [
             body for line in path.read_text().splitlines() if (body := json.loads(line))["kind"] == "closed"
         ]
         assert closed["body"]["build"] == code_digest()
 
 
-def test_a_site_records_that_it_released_shares_before_it_knows_the_result(tmp_path: Path) -> None:
-    run(study(), tmp_path / "out")
-    kinds = [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:]]
+def test_a_site_records_that_it_released_shares_before_it_knows_the_result(finished: Path) -> None:
+    kinds = [entry["kind"] for entry in entries(finished, "hospital-1")[1:]]
     assert kinds == ["settings", *["released", "summed"] * 4, "closed"]
 
 

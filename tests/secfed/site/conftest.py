@@ -1,8 +1,7 @@
-"""Here processes die by exceptions: what they wrote is there without waiting for the disk."""
+"""Durable studies."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,6 @@ from typing import Any
 import pytest
 
 from tests.secfed.durable_case import Begun, Consortium, study
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
 
 
 @pytest.fixture

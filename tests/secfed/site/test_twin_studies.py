@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,6 @@ model = { name = "logistic-regression" }
 data = { name = "tests.secfed.site.test_twin_studies:wards", hospitals = SITES }
 protection = { name = "masked" }
 """
-
-
-@pytest.fixture(autouse=True)
-def no_plug_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on the disk here survives what these tests do without waiting for the disk."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def wards(hospitals: int) -> SiteTables:

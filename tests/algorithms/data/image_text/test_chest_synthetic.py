@@ -226,11 +226,11 @@ def test_sites_differ_in_style_and_words_but_not_at_strength_zero():
 
 
 def test_common_held_out_pairs_have_the_same_findings_everywhere_and_leave_training_pairs_alone():
-    found = data(sites=3, test=2000, train=5, alpha=0.1, test_mixture="common")
-    own = data(sites=3, test=2000, train=5, alpha=0.1)
+    found = data(sites=3, test=600, train=5, alpha=0.1, test_mixture="common")
+    own = data(sites=3, test=600, train=5, alpha=0.1)
     shares = torch.stack([found.site(site).test.findings.double().mean(dim=0) for site in found.sites])
     theirs = torch.stack([own.site(site).test.findings.double().mean(dim=0) for site in own.sites])
-    assert float(shares.std(dim=0).max()) < 0.03 < float(theirs.std(dim=0).max())
+    assert float(shares.std(dim=0).max()) < 0.05 < 0.1 < float(theirs.std(dim=0).max())
     for site in found.sites:
         assert same(found.site(site).train, own.site(site).train)
         assert same(found.site(site).test, own.common(site))
