@@ -110,8 +110,7 @@ class Agent:
         """Serve one study after the other until :meth:`stop`, or ``SecfedError`` of the site's own files."""
         if self._simulated:
             log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
-        facts = {"site": self._folder.name, "address": self._address}
-        log.info("agent started", extra={"facts": facts})
+        log.info("agent started", extra={"facts": {"site": self._folder.name, "address": self._address}})
         try:
             while not self._stopped.is_set():
                 try:
@@ -218,12 +217,13 @@ class Agent:
         return admitted
 
     def _decline(self, link: SiteConnection, error: SecfedError) -> None:
-        state = str(Absence.of(type(error).__name__, error.message))
+        state = Absence.of(type(error).__name__, error.message)
         if self._told != str(error):
             self._told = str(error)
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study, "state": state}})
-            self._board.error(str(error))
-        self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
+            if state is Absence.FAILED:  # the others are decisions, and no errors
+                self._board.error(str(error))
+        self._board.set(study=link.study, state=str(state), round=None, exchange=None, stage=None, why=str(error))
         self._decisions.declines(link.study, error, self._pinned)
         link.refuse(b"", error)
 
@@ -391,7 +391,8 @@ class Agent:
             self._board.set(connection="failing", **gone)
             own = self._folder.untimely(self._now()) if _CERTIFICATE in error.message.lower() else ""
             text = f"{error}. Of this site's own: {own}" if own else str(error)
-            self._board.error(text)
+            if not self._removed:
+                self._board.error(text)
             log.warning("connection: %s", text)
 
     def _heard(self, reply: HelloReply) -> None:

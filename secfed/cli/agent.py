@@ -297,7 +297,7 @@ def _show(content: dict[str, Any], folder: Path) -> None:
     if "connection" in content:
         line("Connection", content["connection"])
         line("Study", f"{content['study'] or 'none'} ({content['state']})")
-        line("Now", content["now"])
+        line("Now", located(content["now"], folder))
         if content["round"] is not None:
             line("Step", f"{content['exchange'] or ''} {content['stage'] or ''}".strip())
         if content["last_error"] is not None:

@@ -25,7 +25,7 @@ from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.rosters import PINNED_FILE, pin
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.errors import PolicyRefused, RosterError
+from secfed.errors import ConfigError, PolicyRefused, RosterError
 from tests.conftest import ROOT
 from tests.deploy.agent_case import asked
 from tests.ports import without_metrics
@@ -144,28 +144,26 @@ class TestFolder:
     def test_the_log_and_the_last_error_name_it_too(
         self, site: SiteFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        class Held:
+        class Failing:
             def __init__(self, *_: Any, board: Any, **__: Any) -> None:
                 self.board = board
 
             def run(self) -> None:
-                try:
-                    Approvals(site.approvals_path).require("heart-1", DIGEST, utc_now(), manual=True)
-                except PolicyRefused as error:
-                    self.board.error(str(error))
-                    self.board.set(connection="connected")
-                    logging.getLogger("secfed.deploy.agent.agent").warning("study not served: %s", error)
+                error = ConfigError("no memory", remedy="at the site: secfed site confirm")
+                self.board.error(str(error))
+                self.board.set(connection="connected")
+                logging.getLogger("secfed.deploy.agent.agent").warning("study not served: %s", error)
 
             def stop(self) -> None:
                 pass
 
-        monkeypatch.setattr(agent_module, "Agent", Held)
+        monkeypatch.setattr(agent_module, "Agent", Failing)
         handlers = list(logging.getLogger().handlers)
         try:
             logged = ok("agent", "run", site.folder)
         finally:
             logging.getLogger().handlers = handlers
-        command = f"secfed agent approve 1111111111111111 --dir '{site.folder}'"
+        command = f"secfed site confirm --dir '{site.folder}'"
         assert command in json.loads(logged.splitlines()[-1])["message"]
         (line,) = (line for line in ok("agent", "status", site.folder).splitlines() if "Last error" in line)
         assert line.endswith(command)
