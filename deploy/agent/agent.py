@@ -223,7 +223,7 @@ class Agent:
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study, "state": state}})
             if state is Absence.FAILED:  # the others are decisions, and no errors
                 self._board.error(str(error))
-        self._board.set(study=link.study, state=str(state), round=None, exchange=None, stage=None, why=str(error))
+        self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
         self._decisions.declines(link.study, error, self._pinned)
         link.refuse(b"", error)
 

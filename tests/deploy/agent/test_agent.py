@@ -213,7 +213,7 @@ def test_a_half_written_policy_stops_no_study_and_the_hospital_is_told(centre: C
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (PolicyRefused(f"study 'x' {HELD_TEXT}", remedy="at the site: secfed agent approve 12345678"), "held"),
+        (PolicyRefused(f"study 'x' {HELD_TEXT}", remedy="secfed agent approve 12345678"), "held"),
         (PolicyRefused(PAUSED_TEXT, remedy="secfed agent resume"), "paused"),
         (PolicyRefused(f"study 'x' {WAITING_TEXT}"), "waiting"),
         (PolicyRefused("study 'x' is not permitted at this site"), "refused"),
