@@ -74,7 +74,7 @@ def _ending(night: Consortium, study: NightStudy, problems: list[str]) -> str:
     for name, site in night.site_folders:
         for path in (site / "state" / "studies").glob(f"{study.name}-*/{MODEL_FILE}"):
             models[name] = path.read_bytes()
-            # Of closed sums it makes the model itself: away for the last ones, it has an older one, and says so.
+            # Of closed sums it makes the model itself: away for the last, it has an older one, and says so.
             taken = _named_sums(path.parent / TRANSCRIPT_FILE, SiteFolder(site).request().identity_key, name)
             if study.reveal == "sites" and taken < len(sums):
                 older[name] = taken
