@@ -169,6 +169,33 @@ class TestFolder:
         assert line.endswith(command)
 
 
+def test_on_a_terminal_an_agent_speaks_like_a_person(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Working:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def run(self) -> None:
+            log = logging.getLogger("secfed.agent")
+            log.info("study served", extra={"facts": {"study": f"heart-{DIGEST.hex()}"}})
+            log.warning("study 'heart' waits\x1b[2J. Remedy: secfed agent approve 12345678")
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(agent_module, "Agent", Working)
+    monkeypatch.setattr("secfed.cli.agent._is_terminal", lambda: True)
+    handlers = list(logging.getLogger().handlers)
+    try:
+        said = ok("agent", "run", site.folder).splitlines()
+    finally:
+        logging.getLogger().handlers = handlers
+    assert re.fullmatch(r"\d\d:\d\d:\d\d study served \(heart 1111111111111111\)", said[0])
+    command = f"secfed agent approve 12345678 --dir '{site.folder}'"
+    assert said[1][9:] == f"warning: study 'heart' waits\N{REPLACEMENT CHARACTER}[2J. Remedy: {command}"
+
+
 class TestRefuse:
     def test_a_name_that_has_not_asked_is_refused_and_taken_back(self, site: SiteFolder) -> None:
         said = ok("agent", "refuse", "heart-1", "--unasked", "--dir", site.folder)
