@@ -37,7 +37,7 @@ from secfed.deploy.transport.client import CallFailed, SiteConnection
 from secfed.deploy.transport.flower.client import FlowerClient
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import Backoff, ClientLimits
-from secfed.deploy.transport.messages import HelloReply
+from secfed.deploy.transport.messages import ANOTHER_STUDY, HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
 from secfed.dp.ledger.ledger import Ledger
 from secfed.engine.wire import Job
@@ -391,7 +391,7 @@ class Agent:
             self._board.set(connection="failing", **gone)
             own = self._folder.untimely(self._now()) if _CERTIFICATE in error.message.lower() else ""
             text = f"{error}. Of this site's own: {own}" if own else str(error)
-            if not self._removed:
+            if not self._removed and ANOTHER_STUDY not in error.message:  # its turn is no fault
                 self._board.error(text)
             log.warning("connection: %s", text)
 

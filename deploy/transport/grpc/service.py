@@ -23,6 +23,7 @@ from secfed.deploy.transport.grpc.peer import PeerAuthenticator, grpc, readable
 from secfed.deploy.transport.limits import Allowance, ServerLimits
 from secfed.deploy.transport.messages import (
     ACCEPTED,
+    ANOTHER_STUDY,
     OVER,
     PART_BYTES,
     REPEATED,
@@ -217,7 +218,7 @@ class Calls:
 
     async def _check_study(self, study: str, context: Context) -> None:
         if study != self._offer.study:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another study is served here")
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{ANOTHER_STUDY} here")
 
     async def _read(self, context: Context) -> Buffer:
         async with asyncio.timeout(self._limits.part_timeout_s):

@@ -26,7 +26,7 @@ from secfed.deploy.policy.absence import HELD_TEXT, PAUSED_TEXT, WAITING_TEXT, A
 from secfed.deploy.transport.client import CallFailed, refusal_message
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
-from secfed.deploy.transport.messages import HelloReply
+from secfed.deploy.transport.messages import ANOTHER_STUDY, HelloReply
 from secfed.deploy.transport.progress import ANSWERS, now_at_hospital
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError, SecfedError
 from secfed.records.clock import own_clock
@@ -249,8 +249,11 @@ def test_an_agent_whose_site_was_removed_says_so_until_it_is_admitted_again(cent
     assert status(folder)["last_error"] is None
     agent._connected()
     assert (status(folder)["state"], status(folder)["connection"]) == ("idle", "connected")
+    agent._disconnected(CallFailed(f"failed precondition: {ANOTHER_STUDY} here"))
+    assert status(folder)["last_error"] is None
     agent._disconnected(CallFailed("unavailable"))
     assert status(folder)["state"] == "idle"
+    assert status(folder)["last_error"]["text"] == "unavailable"
 
 
 def test_an_invalid_certificate_makes_an_agent_look_at_its_own_and_at_its_clock(centre: Centre) -> None:
