@@ -221,7 +221,7 @@ class Agent:
         if self._told != str(error):
             self._told = str(error)
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study, "state": state}})
-            if state is Absence.FAILED:  # the others are decisions, and no errors
+            if state in (Absence.FAILED, Absence.REFUSED):  # the others pass, and are no errors
                 self._board.error(str(error))
         self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
         self._decisions.declines(link.study, error, self._pinned)
