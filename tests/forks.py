@@ -42,7 +42,6 @@ _KNOWN: Final = sys.platform == "linux" and sys.version_info[:2] == (3, 11)
 _SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
 _MOST_BYTES: Final = 1 << 18
 _MOST_DESCRIPTORS: Final = 16
-_ABOVE: Final = 200  # no descriptor that a process is to have
 
 _Popen: Final = subprocess.Popen  # whatever stands there in a test
 _libc = ctypes.CDLL(None)
@@ -139,12 +138,13 @@ def _fork_for(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def _take(received: list[int], wanted: list[int]) -> None:
+    above = max([*received, *wanted]) + 1  # out of each other's way
     for offset, descriptor in enumerate(received):
-        os.dup2(descriptor, _ABOVE + offset)
+        os.dup2(descriptor, above + offset)
         os.close(descriptor)
     for offset, descriptor in enumerate(wanted):
-        os.dup2(_ABOVE + offset, descriptor)
-        os.close(_ABOVE + offset)
+        os.dup2(above + offset, descriptor)
+        os.close(above + offset)
 
 
 def _become(request: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Self
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Roster
 from secfed.deploy.admission import kept_offers, near_twins, waiting
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.admission.offered import check_limits
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.policy.policy import Policy
@@ -26,6 +26,7 @@ from secfed.dp.accounting.budget import Budget
 from secfed.errors import DataError, MalformedMessage, PolicyRefused
 from secfed.site.lost_memory import asks_person
 from secfed.site.terms import Terms
+from secfed.storage.failpoints import failpoint
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 
@@ -99,21 +100,22 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
     asks = any(rule == "ask" for _, rule in rules)
     manual = policy.approve == "manual" or asks or asks_person(site.state)
     shown = near_twins.fingerprint(twins) if asks else ""
-    try:
-        approvals.require(
-            study.name,
-            study.digest(),
-            now,
-            manual=manual,
-            near_twins=shown,
-            persons=policy.approvers,
-        )
-    except PolicyRefused:
-        if approvals.state(study.digest()) is ApprovalState.HELD:
-            near_twins.note(site.state, study.digest().hex(), twins)
-            kept_offers.keep(site.state, terms)
-            waiting.note(site.state, terms, data)
-        raise
+
+    def keep() -> None:
+        near_twins.note(site.state, study.digest().hex(), twins)
+        kept_offers.keep(site.state, terms)
+        waiting.note(site.state, terms, data)
+        failpoint("agent: after an offer is kept")
+
+    approvals.require(
+        study.name,
+        study.digest(),
+        now,
+        manual=manual,
+        near_twins=shown,
+        persons=policy.approvers,
+        keep=keep,
+    )
     waiting.forget(site.state, study.digest().hex())
     if not manual:  # or `secfed agent status` could not name it, and nobody refuse it by eight digits
         approvals.record(study.name, study.digest(), now)

@@ -126,19 +126,32 @@ class Approvals:
         entry = self._read().studies.get(digest.hex())
         return None if entry is None else entry.state
 
-    def hold(self, name: str, digest: bytes, now: datetime, *, near_twins: str = "") -> None:
-        """Note that a study waits; an earlier decision stays, if it was made knowing these near twins."""
+    def hold(
+        self,
+        name: str,
+        digest: bytes,
+        now: datetime,
+        *,
+        near_twins: str = "",
+        keep: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Note that a study waits; an earlier decision stays, if it was made knowing these near twins.
+
+        ``keep`` is called first, and keeps what a person is shown: of no study that waits it is missing.
+        """
         with self._changing() as content:
             known = content.studies.get(digest.hex())
-            decided = (ApprovalState.HELD, ApprovalState.WITHDRAWN)
-            if known is not None and (known.state in decided or known.approves(near_twins)):
+            waits = known is not None and known.state is ApprovalState.HELD
+            if known is not None and (known.state is ApprovalState.WITHDRAWN or known.approves(near_twins)):
                 return
-            if len(content.in_state(ApprovalState.HELD)) >= _MOST_HELD:
+            if not waits and len(content.in_state(ApprovalState.HELD)) >= _MOST_HELD:
                 raise ConfigError(
                     f"{self._path}: {_MOST_HELD} studies wait for a decision",
                     remedy="decide about them first",
                 )
-            content.set(digest.hex(), name, ApprovalState.HELD, now)
+            keep()
+            if not waits:
+                content.set(digest.hex(), name, ApprovalState.HELD, now)
 
     def record(self, name: str, digest: bytes, now: datetime) -> None:
         """Note that the policy alone let a study in, so that a person can find it; a decision stays."""
@@ -228,8 +241,9 @@ class Approvals:
         manual: bool,
         near_twins: str = "",
         persons: Literal[1, 2] = 1,
+        keep: Callable[[], None] = lambda: None,
     ) -> None:
-        """Let a study through, or hold it. ``PolicyRefused``: it was refused, or waits for a decision."""
+        """Let a study through, or :meth:`hold` it. ``PolicyRefused``: it was refused, or is held."""
         content = self._read()
         entry = content.studies.get(digest.hex())
         if entry is not None and not entry.name:  # it was refused before it asked
@@ -248,7 +262,7 @@ class Approvals:
         if manual and not (is_approved and entry is not None and entry.persons >= persons):
             if is_approved:  # by one person, before two were wanted
                 self._hold_for_second(digest.hex(), now)
-            self.hold(name, digest, now, near_twins=near_twins)
+            self.hold(name, digest, now, near_twins=near_twins, keep=keep)
             raise PolicyRefused(
                 f"study {name!r} {HELD_TEXT}",
                 remedy=f"at the site: secfed agent approve {digest.hex()[:16]}",

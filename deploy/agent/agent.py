@@ -37,7 +37,7 @@ from secfed.deploy.transport.client import CallFailed, SiteConnection
 from secfed.deploy.transport.flower.client import FlowerClient
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import Backoff, ClientLimits
-from secfed.deploy.transport.messages import HelloReply
+from secfed.deploy.transport.messages import ANOTHER_STUDY, HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
 from secfed.dp.ledger.ledger import Ledger
 from secfed.engine.wire import Job
@@ -110,8 +110,7 @@ class Agent:
         """Serve one study after the other until :meth:`stop`, or ``SecfedError`` of the site's own files."""
         if self._simulated:
             log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
-        facts = {"site": self._folder.name, "address": self._address}
-        log.info("agent started", extra={"facts": facts})
+        log.info("agent started", extra={"facts": {"site": self._folder.name, "address": self._address}})
         try:
             while not self._stopped.is_set():
                 try:
@@ -218,11 +217,12 @@ class Agent:
         return admitted
 
     def _decline(self, link: SiteConnection, error: SecfedError) -> None:
-        state = str(Absence.of(type(error).__name__, error.message))
+        state = Absence.of(type(error).__name__, error.message)
         if self._told != str(error):
             self._told = str(error)
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study, "state": state}})
-            self._board.error(str(error))
+            if state in (Absence.FAILED, Absence.REFUSED):  # the others pass, and are no errors
+                self._board.error(str(error))
         self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
         self._decisions.declines(link.study, error, self._pinned)
         link.refuse(b"", error)
@@ -391,7 +391,8 @@ class Agent:
             self._board.set(connection="failing", **gone)
             own = self._folder.untimely(self._now()) if _CERTIFICATE in error.message.lower() else ""
             text = f"{error}. Of this site's own: {own}" if own else str(error)
-            self._board.error(text)
+            if not self._removed and ANOTHER_STUDY not in error.message:  # its turn is no fault
+                self._board.error(text)
             log.warning("connection: %s", text)
 
     def _heard(self, reply: HelloReply) -> None:

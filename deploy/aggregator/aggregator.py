@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from secfed import __version__
-from secfed.crypto.identity import Roster
+from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport, SiteVersions, Tell
 from secfed.deploy.aggregator.run import CentralRun
@@ -107,22 +107,19 @@ class Aggregator:
         gives_way: Callable[[float], bool] = lambda _waited_s: False,
     ) -> None:
         limits = service.link_limits()
-        roster = consortium.roster()
-        if roster is None:
-            raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
-        enrolled = dict(roster.members)
-        roster = roster_of_run(out, roster, consortium.roster_path, ends=service.end)
+        self._identity = consortium.aggregator_identity(passphrase)
+        now = consortium.roster()
+        enrolled = {} if now is None else dict(now.members)
+        roster = roster_of_run(out, now, consortium.roster_path, self._identity if service.end else None)
         removed = consortium.members().removed_sites
         self._central = central = CentralStudy(study, roster, service.sites, removed=removed)
         self._quorum = _quorum(central, service.quorum)
-        # Where a run only ends, members may be gone: they get nothing more.
-        there = [(site, public) for site, public in roster.members if enrolled.get(site) == public]
-        present = Roster(roster.aggregator, tuple(there))
-        central.asked = tuple(site for site in central.asked if site in present.sites)
+        # Where a run only ends, members may be gone, all of them even: they get nothing more.
+        present = {site: public for site, public in roster.members if enrolled.get(site) == public}
+        central.asked = tuple(site for site in central.asked if site in present)
         self._service, self._observer, self._stopper = service, observer, stopper
         self._gives_way = gives_way
         self._round: Callable[[], int] = lambda: 0
-        self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
         caps = FrameCaps.of(central.algorithm, study.rounds, len(roster.sites), central.protection)
         _check_space(out, caps.answer_bytes * len(central.asked))
@@ -132,7 +129,7 @@ class Aggregator:
         if service.flower_socket is None:
             listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
             tls = consortium.aggregator_tls(passphrase, datetime.now(UTC))
-            self._server = LinkServer(listen, tls, present.sites, offer, limits, removed=removed)
+            self._server = LinkServer(listen, tls, present, offer, limits, removed=removed)
         else:
             ttl_s = study.protection.deadline_s
             path, another = service.flower_socket, service.another
@@ -251,21 +248,21 @@ class Aggregator:
                 self._tell("refused", round=rounds, site=said.site, stage="model", reason=reason)
 
 
-def roster_of_run(out: Path, enrolled: Roster, path: Path, *, ends: bool = False) -> Roster:
+def roster_of_run(out: Path, enrolled: Roster | None, path: Path, ends: Identity | None = None) -> Roster:
     """The roster that the run in ``out`` began with, else the present one, whose file is ``path``.
 
-    ``RosterError``: a member of it is no member any more, so no sum can come about: every hospital refuses
-    the run as soon as it pins the new roster. Where it only ``ends``, no sum is asked for. Who was admitted
-    since is asked by later runs.
+    ``RosterError``: there is none, or a member of it is no member any more, so no sum can come about: every
+    hospital refuses the run as soon as it pins the new roster. Where this aggregator only ``ends`` the run,
+    no sum is asked for, and nobody need be left. Who was admitted since is asked by later runs.
     """
     kept = out / ROSTER_FILE
     if (out / TRANSCRIPT_FILE).is_file() and kept.is_file():
-        members, earlier = dict(enrolled.members), read_roster(kept)
+        members, earlier = dict(enrolled.members if enrolled else ()), read_roster(kept)
         gone = [site for site, public in earlier.members if members.get(site) != public]
-        if gone and ends:
+        if gone and ends is not None:
             # The file lies among results: it counts as far as this aggregator's own transcript bears it out.
             begun = claimed_digest(out / TRANSCRIPT_FILE) == earlier.digest.hex()
-            if not begun or earlier.aggregator != enrolled.aggregator:
+            if not begun or earlier.aggregator != ends.public_bytes:
                 raise RosterError(
                     f"{kept}: it is not the roster that this run began with under this aggregator's key",
                     remedy="put its copy from a backup back",
@@ -278,6 +275,8 @@ def roster_of_run(out: Path, enrolled: Roster, path: Path, *, ends: bool = False
                 remedy="end it with the model it has: the same command with --end, before the hospitals pin "
                 "the new roster; or begin the study anew, under another name and without what was removed",
             )
+    if enrolled is None:
+        raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
     return begun_with(out / TRANSCRIPT_FILE, enrolled, path)
 
 

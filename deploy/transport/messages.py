@@ -24,6 +24,7 @@ SHA256_BYTES: Final = 32
 MAX_STUDY_BYTES: Final = 300
 MAX_SOFTWARE_BYTES: Final = 100
 MAX_SETTINGS_BYTES: Final = 1 << 18
+ANOTHER_STUDY: Final = "another study is served"  # begins what a hospital is told whose study lost its turn
 MAX_KIND_BYTES: Final = 60
 MAX_REASON_BYTES: Final = 1000
 MAX_HEADER_BYTES: Final = 512

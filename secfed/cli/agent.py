@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,8 +59,12 @@ def run(
     ] = 5.0,
     simulated_randomness: Annotated[bool, typer.Option("--simulated-randomness", hidden=True)] = False,
 ) -> None:
-    """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
+    """Serve studies until stopped. Only dials out.
+
+    Says on a terminal what happens; any other standard output gets it as JSON lines.
+    """
     linux_only("A hospital's agent")
+    from secfed.cli.agent_log import PersonFormatter
     from secfed.deploy.admission.memory import notice_loss
     from secfed.deploy.agent.agent import Agent
     from secfed.deploy.agent.site_watch import notifier_of
@@ -72,7 +78,10 @@ def run(
     make_state_folder(site.state)
     secret = passphrase_of(*site.key_paths)
     with only_agent(site.state):
-        log_as_json(site.settings.agent.log_level, words=lambda text: located(text, site.folder))
+        words = partial(located, folder=site.folder)
+        handler = log_as_json(site.settings.agent.log_level, words=words)
+        if _is_terminal():
+            handler.setFormatter(PersonFormatter(words))
         notice_loss(site, utc_now())
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
@@ -262,6 +271,10 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     return content
 
 
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
 def _ago(time_s: float) -> str:
     """How long ago; a moment ahead, by another clock, counts as now."""
     passed_s = max(0, int(time.time() - time_s))
@@ -297,7 +310,7 @@ def _show(content: dict[str, Any], folder: Path) -> None:
     if "connection" in content:
         line("Connection", content["connection"])
         line("Study", f"{content['study'] or 'none'} ({content['state']})")
-        line("Now", content["now"])
+        line("Now", located(content["now"], folder))
         if content["round"] is not None:
             line("Step", f"{content['exchange'] or ''} {content['stage'] or ''}".strip())
         if content["last_error"] is not None:

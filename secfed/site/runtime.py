@@ -13,6 +13,7 @@ STATE/studies/<study>/work/              the running exchange; empty in between 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -68,6 +69,8 @@ from secfed.storage.failpoints import failpoint
 from secfed.storage.signed_files import SignedFiles
 from secfed.study.warm_start import find_initial_model
 from secfed.wire.frames import encode_state
+
+log = logging.getLogger("secfed.agent")
 
 
 @dataclass
@@ -139,6 +142,14 @@ class SiteStudy:
             record = ModelRecord.of(self._entries(), data, rounds=rounds, metrics=metrics, sums=sums)
             self._log.append(MODEL, record.to_body())
             failpoint("site: after model recorded")
+            if record.round < rounds:  # nobody but this site can know, and its transcript is seldom read
+                log.warning(
+                    "the model is the one after round %d of %d: the sums of later rounds did not come about, "
+                    "or this site was away; hospitals that took them have a later model",
+                    record.round,
+                    rounds,
+                    extra={"facts": {"study": self.terms.study_id}},
+                )
         self._log.append(CLOSED, self._transcript.closing())
         self.store.forget()
 

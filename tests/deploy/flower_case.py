@@ -150,7 +150,7 @@ class Federation:
         self.roster = Roster.of(self.centre, list(self.identities.values()))
         self.path = sockets / "centre.sock"
         offer = Offer(STUDY, b"[study]\n", cap)
-        self.server = FlowerServer(self.path, self.centre, self.roster, offer, ttl_s=60.0)
+        self.server = FlowerServer(self.path, self.centre, dict(self.roster.members), offer, ttl_s=60.0)
         self.server.start()
         self.app = run_server_app(self.grid, self.path)
         self.doors: list[FlowerClient] = []

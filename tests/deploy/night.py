@@ -244,9 +244,8 @@ class Night:
                         self._story.pop(0)
                 if not self._story and not self._kills and not self._others and not self._meeting:
                     last_s = last_s or time.monotonic() + REFUSED_S
-                    if time.monotonic() > last_s or (
-                        self.consortium.is_refused() and self.consortium.centre.left_alone
-                    ):
+                    # Nobody has paid, so nothing ends the aggregator: it waits for hospitals.
+                    if time.monotonic() > last_s or self.consortium.is_refused():
                         break
                 if time.monotonic() > end_s:
                     self.findings.append(f"after {HANGS_S:.0f} s the night was not over")

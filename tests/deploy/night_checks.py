@@ -14,7 +14,7 @@ from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.dp.ledger.ledger import LEDGER, SPENT
 from secfed.records.chain_file import verify_file
 from secfed.records.roster_file import ROSTER_FILE, read_roster
-from secfed.records.transcript import CLOSED, SUMMED, TRANSCRIPT
+from secfed.records.transcript import CLOSED, MODEL, SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, ledger_file
 from tests.conftest import ROOT
 from tests.deploy.night_consortium import DATA, STUDIES, TOO_MUCH, Consortium, NightStudy
@@ -70,11 +70,14 @@ def _ending(night: Consortium, study: NightStudy, problems: list[str]) -> str:
     problems += [
         f"{study.name}: {place} was summed {count} times" for place, count in places.items() if count > 1
     ]
-    models = {
-        name: path.read_bytes()
-        for name, site in night.site_folders
-        for path in (site / "state" / "studies").glob(f"{study.name}-*/{MODEL_FILE}")
-    }
+    models, older = dict[str, bytes](), dict[str, int]()
+    for name, site in night.site_folders:
+        for path in (site / "state" / "studies").glob(f"{study.name}-*/{MODEL_FILE}"):
+            models[name] = path.read_bytes()
+            # Of closed sums it makes the model itself: away for the last, it has an older one, and says so.
+            taken = _named_sums(path.parent / TRANSCRIPT_FILE, SiteFolder(site).request().identity_key, name)
+            if study.reveal == "sites" and taken < len(sums):
+                older[name] = taken
     there, without = set(models), ""
     wanted = {f"hospital-{number}" for number in range(1, study.sites + 1)}
     if study.reveal == "aggregator":
@@ -85,10 +88,22 @@ def _ending(night: Consortium, study: NightStudy, problems: list[str]) -> str:
         wanted = delivered
     if lacking := wanted - there:
         problems.append(f"{study.name}: {', '.join(sorted(lacking))} should have the model")
-    if len(set(models.values())) > 1:
+    if len({model for name, model in models.items() if name not in older}) > 1:
         problems.append(f"{study.name}: the models differ")
+    problems += [
+        f"{study.name}: {name} has an older model, and its log does not say so"
+        for name in older
+        if "the model is the one after round" not in night.hospitals[name].said_since(0)
+    ]
     told = f"; {without} could not work when it ended, and has no model" if without else ""
+    told += "".join(f"; {name} has the model after {taken} of them" for name, taken in older.items())
     return f"finished with {len(sums)} of {study.rounds + 1} sums{told}"
+
+
+def _named_sums(transcript: Path, public: bytes, owner: str) -> int:
+    """Sums in the model that a hospital's transcript names."""
+    entries = verify_file(transcript, public, TRANSCRIPT, owner=owner)
+    return max((int(entry.body["sums"]) for entry in entries if entry.kind == MODEL), default=0)
 
 
 def _check_budget(night: Consortium, name: str, site: Path, morning: Morning) -> None:

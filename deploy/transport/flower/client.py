@@ -28,6 +28,7 @@ from secfed.deploy.transport.flower.envelope import EnvelopeHeader
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import (
     ACCEPTED,
+    ANOTHER_STUDY,
     MAX_SETTINGS_BYTES,
     OVER,
     HelloReply,
@@ -216,9 +217,7 @@ class FlowerSiteConnection(SiteConnection):
                 "and may connect to it, and that the study centre has started the app",
             )
         if self.study not in ("", offer.study):
-            raise CallFailed(
-                "another study is served now", remedy="nothing: the agent asks for it", lasting=True
-            )
+            raise CallFailed(f"{ANOTHER_STUDY} now", remedy="nothing: the agent asks for it", lasting=True)
         return offer
 
     def next(self) -> LinkRequest | None:

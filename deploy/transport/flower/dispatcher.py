@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.identity import Identity
 from secfed.deploy.transport.chunking import ChunkedFrame
 from secfed.deploy.transport.flower import envelope
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
 from secfed.deploy.transport.messages import REQUEST_ID_BYTES, HelloRequest, RefusalMessage
 from secfed.deploy.transport.progress import Waits
 from secfed.deploy.transport.study_server import Offer, Refused, SiteReply, SiteState, printable
-from secfed.errors import MalformedMessage, PolicyRefused, ProtocolError
+from secfed.errors import MalformedMessage, PolicyRefused, ProtocolError, RosterError
 from secfed.protection.interface import SiteId
 
 log = logging.getLogger("secfed.wire.transport")
@@ -71,11 +71,11 @@ class _Sent:
 
 
 class FlowerDispatcher:
-    """The envelopes of one study: the requests of a ``StudyServer``."""
+    """The envelopes of one study: the requests of a ``StudyServer``; ``members`` are sites and their keys."""
 
-    def __init__(self, identity: Identity, roster: Roster, offer: Offer) -> None:
-        self._identity, self._roster, self._offer = identity, roster, offer
-        self.sites: dict[SiteId, FlowerSite] = {site: FlowerSite() for site in roster.sites}
+    def __init__(self, identity: Identity, members: Mapping[SiteId, bytes], offer: Offer) -> None:
+        self._identity, self._members, self._offer = identity, members, offer
+        self.sites: dict[SiteId, FlowerSite] = {site: FlowerSite() for site in members}
         self.informed: set[SiteId] = set()
         self.waits = Waits()
         self.finished = False
@@ -173,7 +173,9 @@ class FlowerDispatcher:
         if (head.header.study, head.header.request_id) != (self._offer.study, sent.request_id):
             raise MalformedMessage("an answer to another envelope")
         try:
-            head.check(self._roster.public(head.site), head.site)
+            if head.site not in self._members:
+                raise RosterError(f"site {head.site!r} is no member of this study")
+            head.check(self._members[head.site], head.site)
         except ProtocolError as error:
             self._note(sent.node, f"a node of the federation does not speak for a site: {error.message}")
             if sent.node in self._nodes:

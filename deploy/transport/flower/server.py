@@ -12,12 +12,12 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.identity import Identity
 from secfed.deploy.transport.flower import envelope, unix_socket
 from secfed.deploy.transport.flower.dispatcher import FlowerDispatcher
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
@@ -25,6 +25,7 @@ from secfed.deploy.transport.flower.unix_socket import UnixSocketListener
 from secfed.deploy.transport.messages import PART_BYTES
 from secfed.deploy.transport.study_server import Offer, SiteReply, StudyServer, once
 from secfed.errors import LinkError, MalformedMessage, ProtocolError
+from secfed.protection.interface import SiteId
 
 _MAX_TURN_BYTES: Final = 1 << 20  # ids of some ten thousand nodes
 _MAX_NODES: Final = 10_000
@@ -33,13 +34,16 @@ _FAREWELL_S: Final = 5.0  # for the app to come once more, and hear that the stu
 
 
 class FlowerServer(StudyServer):
-    """Serves one study through Flower; ``another`` says whether one follows here, for which the app stays."""
+    """Serves one study through Flower to ``members``, sites and their keys.
+
+    ``another`` says whether a study follows here, for which the app stays.
+    """
 
     def __init__(
         self,
         path: Path,
         identity: Identity,
-        roster: Roster,
+        members: Mapping[SiteId, bytes],
         offer: Offer,
         *,
         ttl_s: float,
@@ -48,7 +52,7 @@ class FlowerServer(StudyServer):
         self._lock = threading.Lock()  # guards requests
         super().__init__(offer.study, self._lock)
         self._path, self.address, self._ttl_s = path, str(path), ttl_s
-        self.requests: FlowerDispatcher = FlowerDispatcher(identity, roster, offer)
+        self.requests: FlowerDispatcher = FlowerDispatcher(identity, members, offer)
         self._room = threading.Semaphore(1)
         self._another, self._follows = another, False
         self._over, self._away = threading.Event(), threading.Event()

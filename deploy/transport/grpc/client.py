@@ -10,7 +10,7 @@ from typing import Final
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.chunking import ChunkedFrame, Reassembly
 from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection, refusal_message
-from secfed.deploy.transport.grpc.peer import TlsFiles, channel_credentials, grpc
+from secfed.deploy.transport.grpc.peer import TlsFiles, channel_credentials, grpc, readable
 from secfed.deploy.transport.grpc.service import SERVICE
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import PART_BYTES, HelloReply, HelloRequest, NextRequest, Part, Receipt
@@ -128,7 +128,7 @@ def _failures(*, unfit: bool = False) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        code, details = error.code(), error.details() or ""
+        code, details = error.code(), readable(error.details() or "")
         raise CallFailed(
             f"{code.name.lower().replace('_', ' ')}: {details[:300]}",
             remedy=_REMEDIES.get(code, ""),

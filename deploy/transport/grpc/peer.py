@@ -25,7 +25,7 @@ from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.policy.absence import REMOVED_TEXT
 from secfed.errors import ConfigError, PolicyRefused
 
-__all__ = ["PeerAuthenticator", "TlsFiles", "channel_credentials", "grpc", "server_credentials"]
+__all__ = ["PeerAuthenticator", "TlsFiles", "channel_credentials", "grpc", "readable", "server_credentials"]
 
 AuthContext = Mapping[str, Sequence[bytes]]
 
@@ -39,6 +39,11 @@ def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
 def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
     """For a site."""
     return grpc.ssl_channel_credentials(tls.authority, tls.private_key, tls.certificate)
+
+
+def readable(text: str) -> str:
+    """What gRPC says, with IPv6 addresses as people write them: it gives ``%5B::1%5D`` for ``[::1]``."""
+    return text.replace("%5B", "[").replace("%5D", "]")
 
 
 class PeerAuthenticator:

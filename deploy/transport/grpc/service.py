@@ -19,10 +19,11 @@ from typing import Any, cast
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.chunking import ChunkedFrame, Reassembly
 from secfed.deploy.transport.grpc.mailbox import Mailbox, Room, Superseded
-from secfed.deploy.transport.grpc.peer import PeerAuthenticator, grpc
+from secfed.deploy.transport.grpc.peer import PeerAuthenticator, grpc, readable
 from secfed.deploy.transport.limits import Allowance, ServerLimits
 from secfed.deploy.transport.messages import (
     ACCEPTED,
+    ANOTHER_STUDY,
     OVER,
     PART_BYTES,
     REPEATED,
@@ -192,7 +193,7 @@ class Calls:
         try:
             site = self._authenticator.caller(context.auth_context())
         except PolicyRefused as error:
-            self._note("refused %s: %s", context.peer(), error.message)
+            self._note("refused %s: %s", readable(context.peer()), error.message)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, error.message)
         mailbox = self.sites[site]
         if mailbox.open_calls >= self._limits.calls_per_site or not mailbox.allowance.take(time.monotonic()):
@@ -217,7 +218,7 @@ class Calls:
 
     async def _check_study(self, study: str, context: Context) -> None:
         if study != self._offer.study:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another study is served here")
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{ANOTHER_STUDY} here")
 
     async def _read(self, context: Context) -> Buffer:
         async with asyncio.timeout(self._limits.part_timeout_s):

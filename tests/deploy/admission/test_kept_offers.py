@@ -7,12 +7,21 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from secfed.deploy.admission import kept_offers
+from secfed.deploy.admission import kept_offers, persons, waiting
+from secfed.deploy.admission.admission import admit
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.kept_offers import KeptOffer
+from secfed.deploy.admission.person import NOBODY
+from secfed.deploy.enrolment.messages import utc_now
 from secfed.errors import PolicyRefused
 from secfed.site.terms import Terms
+from secfed.storage import failpoints
+from secfed.study.limits import study_id
 from secfed.study.study import Study
 from tests.conftest import ROOT
+from tests.deploy.agent_case import NAMES, TOML, permit
+from tests.deploy.centre_case import found_consortium
+from tests.kill import kills_itself
 
 STUDY = Study.load(ROOT / "examples" / "three-hospitals" / "study.toml")
 
@@ -123,3 +132,34 @@ def test_an_infinite_setting_is_kept_as_text(tmp_path: Path) -> None:
     found = kept_offers.kept(tmp_path, study.digest().hex())
     assert found == KeptOffer.of(terms(study))
     assert "paper_laplace_epsilon inf" in dict(found.facts())["Algorithm"]
+
+
+def test_of_a_study_that_waits_all_is_kept_whenever_the_agent_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a person is asked to approve what cannot be shown, until the agent is started again."""
+    centre, sites = found_consortium(tmp_path, NAMES)
+    site, study = sites[NAMES[0]], Study.parse(TOML)
+    permit(site, "manual")
+    digest, approvals = study.digest(), Approvals(site.approvals_path)
+
+    def asks() -> None:
+        admit(site, centre.roster(), study_id(study), TOML.encode(), utc_now())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_offers, "_MOST_BYTES", 100)
+        with pytest.raises(PolicyRefused, match="is not permitted"):
+            asks()
+    assert approvals.state(digest) is None  # nor does anybody wait for an answer that nobody can give
+
+    monkeypatch.setenv(failpoints.VARIABLE, "agent: after an offer is kept")
+    kills_itself(asks)
+    monkeypatch.delenv(failpoints.VARIABLE)
+    assert approvals.state(digest) is None
+    assert kept_offers.kept(site.state, digest.hex()) is not None
+    assert waiting.noted(site.state, digest.hex()) is not None
+    with pytest.raises(PolicyRefused, match="waits for the approval"):
+        asks()
+    assert approvals.state(digest) is ApprovalState.HELD
+    persons.approve(site, study.name, NOBODY, despite_twins=False)
+    asks()

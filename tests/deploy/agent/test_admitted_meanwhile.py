@@ -120,7 +120,7 @@ def test_a_run_whose_member_was_removed_is_not_resumed(records: Records) -> None
 
 def test_a_run_whose_member_was_removed_can_be_ended(records: Records) -> None:
     earlier = records.begin("abc")
-    assert roster_of_run(records.folder, records.roster("bcd"), records.path, ends=True) == earlier
+    assert roster_of_run(records.folder, records.roster("bcd"), records.path, records.aggregator) == earlier
 
 
 @pytest.mark.parametrize("other", ["roster", "aggregator"])
@@ -133,4 +133,4 @@ def test_a_run_is_not_ended_under_a_roster_that_it_did_not_begin_with(other: str
         records.aggregator = Identity.generate("aggregator")
         enrolled = records.roster("bcd")
     with pytest.raises(RosterError, match="not the roster that this run began with"):
-        roster_of_run(records.folder, enrolled, records.path, ends=True)
+        roster_of_run(records.folder, enrolled, records.path, records.aggregator)

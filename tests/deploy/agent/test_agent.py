@@ -7,6 +7,7 @@ import stat
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +22,13 @@ from secfed.deploy.agent import control
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.policy.absence import Absence
+from secfed.deploy.policy.absence import HELD_TEXT, PAUSED_TEXT, WAITING_TEXT, Absence
 from secfed.deploy.transport.client import CallFailed, refusal_message
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
-from secfed.deploy.transport.messages import HelloReply
+from secfed.deploy.transport.messages import ANOTHER_STUDY, HelloReply
 from secfed.deploy.transport.progress import ANSWERS, now_at_hospital
-from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
+from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError, SecfedError
 from secfed.records.clock import own_clock
 from secfed.site.runtime import SiteStudy
 from secfed.study.limits import study_id
@@ -209,16 +210,50 @@ def test_a_half_written_policy_stops_no_study_and_the_hospital_is_told(centre: C
     assert "goes on with the last valid policy" in shown.output
 
 
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (PolicyRefused(f"study 'x' {HELD_TEXT}", remedy="secfed agent approve 12345678"), "held"),
+        (PolicyRefused(PAUSED_TEXT, remedy="secfed agent resume"), "paused"),
+        (PolicyRefused(f"study 'x' {WAITING_TEXT}"), "waiting"),
+        (PolicyRefused("study 'x' is not permitted at this site"), "refused"),
+        (ConfigError("the pinned roster is damaged", remedy="secfed site trust ROSTER"), "failed"),
+    ],
+)
+def test_each_state_has_its_word_and_what_waits_is_no_error(
+    centre: Centre, error: SecfedError, word: str
+) -> None:
+    folder = centre.folders[NAMES[0]]
+    agent = Agent(folder, passphrase=None, board=StatusBoard(folder.state / STATUS_FILE, folder.name))
+    link: Any = SimpleNamespace(study=study_id(centre.study), refuse=lambda *_: None)
+    agent._connected()
+    agent._decline(link, error)
+    found = status(folder)
+    assert (found["state"], found["why"]) == (word, str(error))
+    with control.only_agent(folder.state):
+        shown = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["agent", "status", str(folder.folder)]).output
+    assert f"({word})" in shown
+    assert ("Last error" in shown) == (word in ("failed", "refused"))  # also when the study is over
+    (now,) = (line for line in shown.splitlines() if line.startswith("Now"))
+    assert error.message in now
+    if "secfed" in error.remedy:
+        assert now.endswith(f"--dir {folder.folder}")
+
+
 def test_an_agent_whose_site_was_removed_says_so_until_it_is_admitted_again(centre: Centre) -> None:
     folder = centre.folders[NAMES[0]]
     agent = Agent(folder, passphrase=None, board=StatusBoard(folder.state / STATUS_FILE, folder.name))
     agent._disconnected(CallFailed("permission denied: site 'hospital-1' was removed from the roster"))
     assert (status(folder)["state"], status(folder)["connection"]) == ("removed", "failing")
     assert "removed" in now_at_hospital({**status(folder), "running": True})
+    assert status(folder)["last_error"] is None
     agent._connected()
     assert (status(folder)["state"], status(folder)["connection"]) == ("idle", "connected")
+    agent._disconnected(CallFailed(f"failed precondition: {ANOTHER_STUDY} here"))
+    assert status(folder)["last_error"] is None
     agent._disconnected(CallFailed("unavailable"))
     assert status(folder)["state"] == "idle"
+    assert status(folder)["last_error"]["text"] == "unavailable"
 
 
 def test_an_invalid_certificate_makes_an_agent_look_at_its_own_and_at_its_clock(centre: Centre) -> None:

@@ -25,7 +25,7 @@ from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.rosters import PINNED_FILE, pin
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.errors import PolicyRefused, RosterError
+from secfed.errors import ConfigError, PolicyRefused, RosterError
 from tests.conftest import ROOT
 from tests.deploy.agent_case import asked
 from tests.ports import without_metrics
@@ -144,31 +144,56 @@ class TestFolder:
     def test_the_log_and_the_last_error_name_it_too(
         self, site: SiteFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        class Held:
+        class Failing:
             def __init__(self, *_: Any, board: Any, **__: Any) -> None:
                 self.board = board
 
             def run(self) -> None:
-                try:
-                    Approvals(site.approvals_path).require("heart-1", DIGEST, utc_now(), manual=True)
-                except PolicyRefused as error:
-                    self.board.error(str(error))
-                    self.board.set(connection="connected")
-                    logging.getLogger("secfed.deploy.agent.agent").warning("study not served: %s", error)
+                error = ConfigError("no memory", remedy="at the site: secfed site confirm")
+                self.board.error(str(error))
+                self.board.set(connection="connected")
+                logging.getLogger("secfed.deploy.agent.agent").warning("study not served: %s", error)
 
             def stop(self) -> None:
                 pass
 
-        monkeypatch.setattr(agent_module, "Agent", Held)
+        monkeypatch.setattr(agent_module, "Agent", Failing)
         handlers = list(logging.getLogger().handlers)
         try:
             logged = ok("agent", "run", site.folder)
         finally:
             logging.getLogger().handlers = handlers
-        command = f"secfed agent approve 1111111111111111 --dir '{site.folder}'"
+        command = f"secfed site confirm --dir '{site.folder}'"
         assert command in json.loads(logged.splitlines()[-1])["message"]
         (line,) = (line for line in ok("agent", "status", site.folder).splitlines() if "Last error" in line)
         assert line.endswith(command)
+
+
+def test_on_a_terminal_an_agent_speaks_like_a_person(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Working:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def run(self) -> None:
+            log = logging.getLogger("secfed.agent")
+            log.info("study served", extra={"facts": {"study": f"heart-{DIGEST.hex()}"}})
+            log.warning("study 'heart' waits\x1b[2J. Remedy: secfed agent approve 12345678")
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(agent_module, "Agent", Working)
+    monkeypatch.setattr("secfed.cli.agent._is_terminal", lambda: True)
+    handlers = list(logging.getLogger().handlers)
+    try:
+        said = ok("agent", "run", site.folder).splitlines()
+    finally:
+        logging.getLogger().handlers = handlers
+    assert re.fullmatch(r"\d\d:\d\d:\d\d study served \(heart 1111111111111111\)", said[0])
+    command = f"secfed agent approve 12345678 --dir '{site.folder}'"
+    assert said[1][9:] == f"warning: study 'heart' waits\N{REPLACEMENT CHARACTER}[2J. Remedy: {command}"
 
 
 class TestRefuse:

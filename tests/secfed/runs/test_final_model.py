@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from secfed.audit.transcript_check import verify_run
+from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity
-from secfed.errors import InconsistentView, WrongState
+from secfed.errors import InconsistentView, LinkError, WrongState
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import MODEL, TRANSCRIPT, Transcript
 from secfed.runs.final_model import final_frame
@@ -120,6 +121,30 @@ def test_under_encrypted_protection_no_model_is_taken_so_that_guesses_cannot_be_
     hospital.open.finish()
     assert file_of(hospital).read_bytes() == own
     assert len(named(hospital)) == 1
+    consortium.close()
+
+
+def test_a_site_that_was_away_for_the_last_sums_says_that_its_model_is_an_older_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of closed sums it makes the model itself, and nobody brings it the sums that it missed."""
+    consortium, gone = Consortium(study("closed", None, rounds=2), tmp_path / "x"), []
+
+    def deliver(stage: str, hospital: Hospital, asked: Buffer) -> bytes:
+        if hospital.identity.name == VICTIM and (gone or (stage == "result" and consortium.outcomes)):
+            gone.append(stage)
+            raise LinkError("away")
+        return hospital.handle(asked)
+
+    consortium.deliver = deliver
+    consortium.run()
+    for name, hospital in consortium.hospitals.items():
+        assert hospital.open is not None
+        caplog.clear()
+        hospital.open.finish()
+        (body,) = named(hospital)
+        told = [text for text in caplog.messages if "the model is the one after round 1 of 2" in text]
+        assert (body["round"], len(told)) == ((1, 1) if name == VICTIM else (2, 0))
     consortium.close()
 
 

@@ -23,7 +23,9 @@ class Centre:
     def __init__(self) -> None:
         aggregator, self.hospital = Identity.generate("aggregator"), Identity.generate(SITE)
         roster = Roster.of(aggregator, [self.hospital, *(Identity.generate(f"other-{n}") for n in (1, 2))])
-        self.dispatcher = FlowerDispatcher(aggregator, roster, Offer(STUDY, b"[study]\n", 1 << 20))
+        self.dispatcher = FlowerDispatcher(
+            aggregator, dict(roster.members), Offer(STUDY, b"[study]\n", 1 << 20)
+        )
         self.now_s = 0.0
 
     def next_order(self) -> PendingRequest:

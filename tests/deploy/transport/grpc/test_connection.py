@@ -9,6 +9,8 @@ import time
 import pytest
 
 from secfed.deploy.transport import dispatch
+from secfed.deploy.transport.grpc.client import _failures
+from secfed.deploy.transport.grpc.peer import grpc
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits, ServerLimits
 from secfed.deploy.transport.messages import ACCEPTED, PART_BYTES
@@ -40,6 +42,20 @@ def test_the_aggregator_restarted_on_its_port_is_found_again():
         c.server.start()
         assert c.collect({SITES[0]: b"after"}) == {SITES[0]: b"after"}
         assert all(isinstance(error, LinkError) and not error.lasting for error in c.failures)
+
+
+def test_an_ipv6_address_is_shown_as_people_write_it():
+
+    class Unavailable(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self):
+            return "last error: UNKNOWN: ipv6:%5B::1%5D:8443: Connection refused"
+
+    with pytest.raises(LinkError) as caught, _failures():
+        raise Unavailable
+    assert "ipv6:[::1]:8443: Connection refused" in caught.value.message
 
 
 def test_connections_that_are_asked_to_prove_themselves_anew_lose_nothing():
