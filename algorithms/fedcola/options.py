@@ -33,6 +33,12 @@ class FedColaOptions(StepOptions):
         description='which layers of blocks are averaged over all sites with the modality: "attention" (as '
         'published), "mlp" or "blocks"',
     )
+    shared_over: Literal["modality", "all"] = Field(
+        default="modality",
+        json_schema_extra=LATER,
+        description='over which towers these layers are averaged: "modality" (as published) or "all", images '
+        "and texts together",
+    )
     co_layers: Literal["none", "all", "attention", "mlp"] = Field(
         default="all",
         description="which layers of image and text sites also learn from the other modality's model: "
@@ -88,14 +94,20 @@ class FedColaOptions(StepOptions):
         """Whether attention layers, or others, are summed over all sites that hold the modality."""
         return self.aggregation != "fedavg"
 
+    @property
+    def shares_all(self) -> bool:
+        """Whether that is one sum, over towers of both modalities."""
+        return self.shares_attention and self.shared_over == "all"
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.weighting == "equal" and "weight_cap" in self.model_fields_set:
             message = 'algorithm.weight_cap: has no effect with weighting = "equal"'
             raise ConfigError(message, remedy='remove it, or set algorithm.weighting = "records"')
-        if "shared_layers" in self.model_fields_set and not self.shares_attention:
-            message = 'algorithm.shared_layers: has no effect with aggregation = "fedavg"'
-            raise ConfigError(message, remedy="remove it")
+        for key in ("shared_layers", "shared_over"):
+            if key in self.model_fields_set and not self.shares_attention:
+                message = f'algorithm.{key}: has no effect with aggregation = "fedavg"'
+                raise ConfigError(message, remedy="remove it")
         if self.co_layers == "none" and "train_co_layers" in self.model_fields_set:
             message = 'algorithm.train_co_layers: has no effect with co_layers = "none"'
             raise ConfigError(message, remedy="remove it")

@@ -4,14 +4,15 @@
                      attention-image, attention-text     attention layers, with the pairs sites
     round R+1        score-image, score-text, score-pairs
 
-Without sharing, attention layers are in the groups' own sums; ``evaluate = "every"`` scores every round. Who
-trains when follows from the study's seed, so no aggregator can choose whom an honest site is summed with.
+``shared_over = "all"`` has one sum, attention-all, instead of two. Without sharing, attention layers are in
+the groups' own sums; ``evaluate = "every"`` scores every round. Who trains when follows from the study's
+seed, so no aggregator can choose whom an honest site is summed with.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
@@ -50,7 +51,7 @@ class FedColaStage:
 
     step: Literal["own", "attention", "score"]
     exchange: Exchange
-    of: Kind  # the group, or the modality of an "attention" step
+    of: Kind  # the group, or the modality of an "attention" step; "pairs" there is both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +129,8 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         """The sites that are asked for one exchange."""
         if stage.step == "score":
             return self.group(stage.of)
+        if stage.step == "attention" and stage.of == "pairs":
+            return tuple(site for kind in self.kinds for site in self.sampled(kind, round_number))
         own = self.sampled(stage.of, round_number)  # of an absent group nobody
         return own if stage.step == "own" else (*own, *self.sampled("pairs", round_number))
 
@@ -172,6 +175,13 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         names = self.shapes["pairs"]
         return tuple(name for name in names if self.shares(name) and name.startswith(f"{modality}."))
 
+    def shared_sum(self, name: str) -> tuple[str, str] | None:
+        """In which exchange a parameter is summed over all sites with its modality, and as which; or None."""
+        if not self.shares(name):
+            return None
+        modality, inner = name.split(".", 1)
+        return ("attention-all", inner) if self.options.shares_all else (f"attention-{modality}", name)
+
     @property
     def co_layers(self) -> tuple[str, ...]:
         """Names, without the tower, of the weights that sites of the other modality learn from."""
@@ -183,11 +193,19 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         """The sums of one round of training."""
         stages = []
         for kind in self.kinds:
-            fields = self._updates(kind, self.own(kind), loss=True)
+            fields = self._updates(self.shapes[kind], self.own(kind), loss=True)
             stages.append(FedColaStage("own", self.exchange(f"own-{kind}", kind, fields), kind))
-        if self.options.shares_attention:
+        if self.options.shares_all:
+            shapes = {
+                name.removeprefix("image."): self.shapes["pairs"][name] for name in self.attention("image")
+            }
+            exchange = self.exchange(
+                "attention-all", "image+text+pairs", self._updates(shapes, shapes, loss=False)
+            )
+            stages.append(FedColaStage("attention", exchange, "pairs"))
+        elif self.options.shares_attention:
             for modality in MODALITIES:
-                fields = self._updates("pairs", self.attention(modality), loss=False)
+                fields = self._updates(self.shapes["pairs"], self.attention(modality), loss=False)
                 exchange = self.exchange(f"attention-{modality}", f"{modality}+pairs", fields)
                 stages.append(FedColaStage("attention", exchange, modality))
         return tuple(stages)
@@ -211,8 +229,10 @@ class FedColaPlan(RoundPlan[FedColaStage]):
             every = False  # a site's first broadcast is compared with the file, so it must be before training
         return (*self.training, *(self.scoring if every else ()))
 
-    def _updates(self, kind: Kind, names: Sequence[str], *, loss: bool) -> list[Field]:
-        fields = self.updates(self.shapes[kind], names)
+    def _updates(
+        self, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str], *, loss: bool
+    ) -> list[Field]:
+        fields = self.updates(shapes, tuple(names))
         if self.weighted:
             fields.append(Field("weight", (), 1.0, 64))
         if loss and self.privacy is None:

@@ -9,6 +9,10 @@ attention, P     n_P                    image n_(I+P), text n_(T+P)      n_I + n
 all else         n of the own group     n of the own group               as attention of the same model
 ===============  =====================  ===============================  ===============================
 
+With ``shared_over = "all"`` a site with pairs adds the mean of its two towers' updates to one sum of
+attention layers, so that it counts as any other: n_(I+P) and n_(T+P) are then n_I + n_T + n_P, and under
+``compensated`` so is every D.
+
 Source: Sun et al., ECCV 2024, arXiv 2404.12467: collaborative aggregation and its compensation. The first
 entry of the last row of the compensation matrix is misprinted there; what is used here sums to one.
 """
@@ -75,18 +79,20 @@ class FedColaServer(ModelServer):
     def _move(self) -> None:
         own = {kind: self._count(f"own-{kind}") for kind in self._plan.kinds}
         shares = self._plan.options.shares_attention
-        shared = {one: self._count(f"attention-{one}") for one in MODALITIES} if shares else {}
+        together = self._plan.options.shares_all
+        sums = {one: "attention-all" if together else f"attention-{one}" for one in MODALITIES}
+        shared = {one: self._count(name) for one, name in sums.items()} if shares else {}
         aggregation, step = self._plan.options.aggregation, self._plan.options.server_step
         for kind in self._plan.kinds:
             for name in self._plan.trained(kind):
                 modality: Modality | None = None
                 if self._plan.shares(name):
                     modality = "image" if name.startswith("image.") else "text"
-                source = f"attention-{modality}" if modality else f"own-{kind}"
+                source, summed = self._plan.shared_sum(name) or (f"own-{kind}", name)
                 if source not in self._pending:
                     continue
-                total = step * self._pending[source][f"update/{name}"]
-                divisor = denominator(kind, modality, own, shared, aggregation)
+                total = step * self._pending[source][f"update/{summed}"]
+                divisor = denominator(kind, modality, own, shared, aggregation, together=together)
                 self._model[f"{kind}/{name}"] = moved(self._model[f"{kind}/{name}"], total, divisor)
 
     def _count(self, exchange: str) -> float:
@@ -116,16 +122,21 @@ def denominator(
     own: Mapping[Kind, float],
     shared: Mapping[Modality, float],
     aggregation: Aggregation,
+    *,
+    together: bool = False,
 ) -> float:
     """One entry of the table above, for a group's attention layers of a modality, or with None for the rest.
 
     ``own`` are n_I, n_T and n_P; a group without sites is left out. ``shared`` are n_(I+P) and n_(T+P), from
     the sums of attention layers (not read for ``fedavg``): a site lost in between is in one of them only.
+    With ``together`` both are the one sum over all.
     """
     if aggregation == "fedavg":
         return own[kind]
     if aggregation == "collaborative":
         return own[kind] if modality is None else shared[modality]
+    if together:
+        return sum(own.values()) if modality is None else shared[modality]
     if kind != "pairs":
         return own[kind] + own["pairs"] if modality is None else shared[modality]
     if modality is None:

@@ -114,13 +114,21 @@ class FedColaSite(SiteProgram):
             if self._left is None or self._left[0] != round_number:
                 message = f"site {self._site_id!r} did not train in round {round_number}"
                 raise WrongState(message, remedy="it takes part again in the next round that it is asked for")
-            update = self._left[1]
+            update = self._shared(self._left[1])
         summands: dict[str, torch.Tensor | float] = {
             **{_UPDATE + name: weight * value for name, value in update.items()},
             "loss": weight * loss,
             **settled,
         }
         return fitting(exchange, summands)
+
+    def _shared(self, left: State) -> State:
+        """An update of shared layers as its sum has it: over all, the mean of the towers of this site."""
+        found: dict[str, list[torch.Tensor]] = {}
+        for name, value in left.items():
+            _, summed = self._plan.shared_sum(name) or ("", name)
+            found.setdefault(summed, []).append(value)
+        return {name: torch.stack(values).mean(dim=0) for name, values in found.items()}
 
     def _weight(self) -> float:
         options = self._options

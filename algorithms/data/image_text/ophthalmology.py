@@ -1,14 +1,16 @@
 """``ophthalmology``: retinal photographs at two (or more) clinics, with captions made from two grades.
 
-FedDRA has MESSIDOR as one client and BRSET as the other. The captions are *made*, not written by a physician,
-and there are only as many different ones as combinations of grades.
+FedDRA has MESSIDOR as one client and BRSET as the other, and probes what they taught on mBRSET (``MBRSET``).
+The captions are *made*, not written by a physician, and there are only as many different ones as combinations
+of grades.
 
 Source: Decenciere et al., MESSIDOR, Image Analysis and Stereology 33, 2014; Nakayama et al., BRSET, PLOS
-    Digital Health 3, 2024.
+    Digital Health 3, 2024; Wu et al., mBRSET, Scientific Data 12, 2025 (photographs of a portable camera).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -18,6 +20,7 @@ from secfed.algorithms.data.image_text.files import FilePairs, PairEntry
 from secfed.algorithms.data.images_and_texts import Channels, PairsOptions, TextLength, check_inside, drawn
 from secfed.algorithms.data.table_lines import Line, read_table
 from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.unfit import unfit
 from secfed.config.schema import suggestion
 from secfed.errors import ConfigError
 
@@ -25,15 +28,29 @@ FINDINGS: Final = ("diabetic retinopathy", "macular edema")
 CAPTION: Final = "retinal image with {} and {}"
 
 _REQUIRED: Final = ("table", "images", "image_column", "retinopathy_column", "edema_column")
-_OPTIONAL: Final = ("image_suffix", "patient_column")
+_OPTIONAL: Final = ("image_suffix", "patient_column", "ungraded")
 _TABLE: Final = "a table with " + ", ".join(_REQUIRED) + " and, if needed, " + ", ".join(_OPTIONAL)
+
+MBRSET: Final[Mapping[str, str]] = {
+    "table": "labels_mbrset.csv",
+    "images": "images",
+    "image_column": "file",
+    "retinopathy_column": "final_icdr",
+    "edema_column": "final_edema",
+    "patient_column": "patient",
+    "ungraded": "skip",  # photographs too poor to grade have no grades
+}
+"""The folder of mBRSET 1.0 as PhysioNet publishes it, as one clinic."""
+
+_WORDS: Final = {"no": "0", "yes": "1"}  # how mBRSET writes edema
 
 
 class OphthalmologyOptions(PairsOptions):
     """Options of ``ophthalmology``.
 
     Example:
-        One clinic, with the optional keys ``image_suffix`` and ``patient_column``::
+        One clinic, with the optional keys ``image_suffix``, ``patient_column`` and ``ungraded`` (only
+        ``"skip"``: lines without one of the two grades are left out)::
 
             [data.clinics.brset]
             table = "labels.csv"
@@ -43,6 +60,7 @@ class OphthalmologyOptions(PairsOptions):
             retinopathy_column = "DR_ICDR"
             edema_column = "macular_edema"
             patient_column = "patient_id"
+            ungraded = "skip"
     """
 
     channels: Channels = 3
@@ -81,6 +99,9 @@ class OphthalmologyOptions(PairsOptions):
                         f"data.clinics.{name}.{key}: unknown key",
                         remedy=suggestion(key, (*_REQUIRED, *_OPTIONAL), "known keys: "),
                     )
+            if clinic.get("ungraded", "skip") != "skip":
+                message = f'data.clinics.{name}.ungraded: is not "skip"'
+                raise ConfigError(message, remedy='set it to "skip", or remove it')
             for key in ("table", "images"):
                 check_inside(f"data.clinics.{name}.{key}", clinic[key])
         return self
@@ -106,7 +127,7 @@ def ophthalmology(options: OphthalmologyOptions, seed: int, folder: Path) -> Fil
         return [
             _entry(line, line.text(who), clinic, options, seed)
             for line in read_table(root / clinic["table"])
-            if drawn(options.share, seed, "share", line.text(who))
+            if drawn(options.share, seed, "share", line.text(who)) and not _skipped(line, clinic)
         ]
 
     return FilePairs(
@@ -129,9 +150,27 @@ def _entry(
     )
 
 
+def _skipped(line: Line, clinic: Mapping[str, str]) -> bool:
+    columns = (clinic["retinopathy_column"], clinic["edema_column"])
+    return "ungraded" in clinic and any(_written(line, column) in ("", "nan") for column in columns)
+
+
+def _written(line: Line, column: str) -> str:
+    value = line.text(column).lower().removesuffix(".0")
+    return _WORDS.get(value, value)
+
+
 def _grade(line: Line, column: str, grades: int, key: str) -> int:
-    value = line.text(column).removesuffix(".0")
-    if value not in map(str, range(grades)):
-        remedy = f"correct the table, or name all grades in data.{key}"
-        raise line.wrong(column, f"is not a grade from 0 to {grades - 1}", remedy)
-    return int(value)
+    """The grade in a column; at a hospital 0 for a value that is none."""
+    value = _written(line, column)
+    if value in map(str, range(grades)):
+        return int(value)
+    unfit(
+        line.wrong(
+            column,
+            f"is not a grade from 0 to {grades - 1}",
+            f"correct the table, name all grades in data.{key}, or leave lines without any out by "
+            'ungraded = "skip"',
+        )
+    )
+    return 0

@@ -2,6 +2,7 @@
 
 Image sites hold 30 classes of CIFAR-100 or OrganCMNIST (11), text sites AG News (4) or abstracts of medical
 articles (5), pairs sites Flickr8k or COCO; images and texts divided by Dirichlet proportions, pairs evenly.
+With two sets of a kind, the second half of its sites holds the second, whose classes follow the first's.
 Official divisions are kept (OrganCMNIST's validation part is left out); a text is held out by what it says
 and the study's seed, so equal texts share a side everywhere.
 
@@ -12,8 +13,9 @@ Source: Krizhevsky, CIFAR-100, 2009; Yang et al., "MedMNIST v2", Scientific Data
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,9 +54,11 @@ PAIRS: Final = "flickr8k_2500_96.zip"
 _COCO: Final = "coco"
 _CAPTIONS: Final = "captions.jsonl"
 _USE_PUBLISHED: Final = "use the published file"
+_MORE: Final = "more "  # before the kind: the pool of a second set
 
 Ids = NDArray[np.int64]
 Labelled = tuple[PreparedRecords, PreparedRecords]  # training and held-out images or texts
+_Read = Callable[[str, int], Labelled]  # of a set by name, whose classes begin at a number
 
 
 @dataclass(frozen=True)
@@ -83,16 +87,15 @@ class FlickrTransfer(ImagesAndTexts):
     def __init__(self, options: FlickrTransferOptions, seed: int, folder: Path) -> None:
         super().__init__(options, options.first_token_tokenizer(folder))
         self.kind_of: dict[SiteId, Kind] = options.kind_of
-        self._texts = TEXTS[options.texts]
-        self._image_file, self.image_classes = IMAGES[options.images]
-        self.text_classes = len(self._texts.classes)
+        self._of_first: dict[Kind, int] = {}  # how many sites of a kind hold its first set
         self._options, self._seed = options, seed
         self._root = data_folder() if options.path is None else folder / options.path
-        self.pools: dict[Kind, Pool[Any, tuple[Partition, Partition]]] = {
-            "image": Pool(self._read_images, self._divider(options.image_sites), seed, "image"),
-            "text": Pool(self._read_texts, self._divider(options.text_sites), seed, "text"),
-            "pairs": Pool(self._read_pairs, self._divide_pairs, seed, "pairs"),
+        self.pools: dict[str, Pool[Any, tuple[Partition, Partition]]] = {
+            "pairs": Pool(self._read_pairs, self._divide_pairs, seed, "pairs")
         }
+        images, texts = (options.images, options.more_images), (options.texts, options.more_texts)
+        self.image_classes = self._add("image", options.image_sites, images, self._read_images)
+        self.text_classes = self._add("text", options.text_sites, texts, self._read_texts)
 
     def site(self, site_id: SiteId) -> TransferSite:
         """One site's share."""
@@ -104,11 +107,23 @@ class FlickrTransfer(ImagesAndTexts):
             "text": self._classified,
             "pairs": self._pairs,
         }
-        samples, pool = of_kind[kind], self.pools[kind]
+        first = self._of_first.get(kind, len(self.sites))
+        samples, pool = of_kind[kind], self.pools[kind if index < first else _MORE + kind]
+        index %= first
         train, test = (
             samples(records, rows[index]) for records, rows in zip(pool.records, pool.partition, strict=True)
         )
         return check_transfer(site_id, TransferSite(kind, train, test), self)
+
+    def _add(self, kind: Kind, sites: int, sets: Sequence[str | None], read: _Read) -> int:
+        """A pool for each set of a kind, of half of its sites if there are two; how many classes in all."""
+        named = [one for one in sets if one is not None]
+        self._of_first[kind] = first = -(-sites // len(named))
+        classes = 0
+        for name, part, count in zip(named, (kind, _MORE + kind), (first, sites - first), strict=False):
+            self.pools[part] = Pool(partial(read, name, classes), self._divider(count), self._seed, part)
+            classes += IMAGES[name][1] if kind == "image" else len(TEXTS[name].classes)
+        return classes
 
     def _divider(self, sites: int) -> Callable[[Any, np.random.Generator], tuple[Partition, Partition]]:
         alpha, least = self._options.alpha, self._options.min_records
@@ -140,8 +155,9 @@ class FlickrTransfer(ImagesAndTexts):
         sources = torch.arange(len(entries)).repeat_interleave(self._options.captions_per_image)
         return Samples(images, self._tokenizer.encode(captions), None, sources)
 
-    def _read_images(self) -> Labelled:
-        path = self._file(self._image_file)
+    def _read_images(self, name: str, before: int) -> Labelled:
+        """A set of images; its classes are counted from ``before``."""
+        path = self._file(IMAGES[name][0])
         keys = [f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")]
         arrays = ViewFile(path).arrays(*keys)
         parts = []
@@ -152,11 +168,12 @@ class FlickrTransfer(ImagesAndTexts):
             labels = integers(column, f"{path.name}: '{part}_labels'")
             if len(images) != len(labels):
                 raise DataError(f"{path.name}: not one label per image", remedy=_USE_PUBLISHED)
-            parts.append(PreparedRecords(images, labels))
+            parts.append(PreparedRecords(images, labels + before))
         return parts[0], parts[1]
 
-    def _read_texts(self) -> Labelled:
-        known = self._texts
+    def _read_texts(self, name: str, before: int) -> Labelled:
+        """A set of texts; its classes are counted from ``before``."""
+        known = TEXTS[name]
         pool: tuple[tuple[list[str], list[int]], tuple[list[str], list[int]]] = (([], []), ([], []))
         for line in read_table(self._file(known.file)):
             label = line.text(known.label)
@@ -165,7 +182,7 @@ class FlickrTransfer(ImagesAndTexts):
                 raise DataError(f"{line.where}: no text, or an unknown class", remedy=_USE_PUBLISHED)
             texts, labels = pool[drawn(self._options.test_fraction, self._seed, "held out", text)]
             texts.append(text)
-            labels.append(known.classes.index(label))
+            labels.append(before + known.classes.index(label))
         train, test = (
             PreparedRecords(np.array(texts, dtype=object), np.array(labels, dtype=np.int64))
             for texts, labels in pool

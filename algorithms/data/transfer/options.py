@@ -17,6 +17,7 @@ from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 _KINDS: Final[Mapping[str, Kind]] = {"image_sites": "image", "text_sites": "text", "pair_sites": "pairs"}
+_SETS: Final = 2  # of one kind, at most
 _NO_SITES: Final = 1  # classes of a kind that the study has no sites of: a classifier of none cannot be built
 
 
@@ -57,6 +58,16 @@ class ScenesOptions(GroupOptions):
     pairs: int = Field(default=200, ge=1, le=1_000_000, description="training pairs of a pairs site, about")
     uneven: float = Field(
         default=0.4, ge=0, le=0.9, description="how far sites' sizes lie from that, 0 to 0.9"
+    )
+    images: Literal["scenes", "stripes"] = Field(
+        default="scenes",
+        json_schema_extra=LATER,
+        description='what image sites hold: "scenes" as sites with pairs, or "stripes", of another domain',
+    )
+    texts: Literal["scenes", "lists"] = Field(
+        default="scenes",
+        json_schema_extra=LATER,
+        description='what text sites hold: descriptions of "scenes", or "lists" of words, of another domain',
     )
     test_records: int = Field(default=100, ge=0, le=1_000_000, description="records that a site holds out")
     test_pairs: int = Field(default=250, ge=0, le=1_000_000, description="held-out pairs of a pairs site")
@@ -107,6 +118,17 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
     texts: Literal["ag-news", "med-abstracts"] = Field(
         default="ag-news", description='what text sites hold: "ag-news" or "med-abstracts"'
     )
+    more_images: Literal["cifar-100", "organcmnist"] | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description="another of them, which the second half of the image sites holds instead; its classes "
+        "follow those of the first",
+    )
+    more_texts: Literal["ag-news", "med-abstracts"] | None = Field(
+        default=None,
+        json_schema_extra=LATER,
+        description="another of them, which the second half of the text sites holds instead, likewise",
+    )
     test_fraction: float = Field(
         default=0.2,
         ge=0,
@@ -120,6 +142,19 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
     @model_validator(mode="after")
     def _check_square(self) -> Self:
         refuse_unused(self, ["resize"], "on square images")
+        for key, first, sites in (
+            ("more_images", self.images, self.image_sites),
+            ("more_texts", self.texts, self.text_sites),
+        ):
+            more = getattr(self, key)
+            if more == first:
+                message = f'data.{key}: is "{first}", as data.{key.removeprefix("more_")}'
+                raise ConfigError(message, remedy="name another set, or remove it")
+            if more is not None and sites < _SETS:
+                message = (
+                    f"data.{key}: needs {_SETS} {key.removeprefix('more_')[:-1]} sites, one for each set"
+                )
+                raise ConfigError(message, remedy="add sites, or remove it")
         return self
 
 

@@ -2,8 +2,10 @@
 
 24 x 24 pixels in four cells, three with one of four shapes in one of five colours, moved a little, under
 Gaussian noise; a caption names the objects in random order with their places. Image and text sites tell the
-first object in reading order (20 classes): easy from an image, a comparison of places from a caption. A site
-makes its own records only, from the study's seed and its own name; pixels are prepared by public constants.
+first object in reading order (20 classes): easy from an image, a comparison of places from a caption. In
+another domain, image sites tell the colour and pattern of stripes, and text sites which two words of a list
+are repeated (20 classes, too). A site makes its own records only, from the study's seed and its own name;
+pixels are prepared by public constants.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ _CELL: Final = SIZE // 2
 _OBJECT: Final = 10
 _MOVES: Final = _CELL - _OBJECT + 1  # 0, 1 or 2 pixels
 _LENGTH: Final = 2 + 4 * OBJECTS  # the first token, perhaps a filler, and four words per object
+_STRIPE: Final = 3  # pixels
+_TIMES: Final = 3  # that a list has the words of its class
 _NOISE: Final = 0.1
 _MEAN: Final = 0.5
 _SPREAD: Final = 0.5
@@ -89,8 +93,13 @@ class SceneSites(RecordByRecord):
         )
         return check_transfer(site_id, TransferSite(kind, train, held_out), self)
 
-    @staticmethod
-    def _samples(kind: Kind, count: int, rng: np.random.Generator) -> Samples:
+    def _samples(self, kind: Kind, count: int, rng: np.random.Generator) -> Samples:
+        if kind == "image" and self._options.images == "stripes":
+            labels = rng.integers(CLASSES, size=count)
+            return Samples(torch.from_numpy(stripes(labels, rng)), None, torch.from_numpy(labels))
+        if kind == "text" and self._options.texts == "lists":
+            labels = rng.integers(CLASSES, size=count)
+            return Samples(None, torch.from_numpy(lists(labels, rng)), torch.from_numpy(labels))
         shown = draw(count, rng)
         return Samples(
             images=None if kind == "text" else torch.from_numpy(render(shown, rng)),
@@ -118,6 +127,37 @@ def render(shown: Scenes, rng: np.random.Generator) -> NDArray[np.float32]:
     colours = (_RGB[shown.colours] * held[..., np.newaxis]).reshape(count, 2, 2, 3, 1, 1)
     # Rows of cells and rows within a cell become rows of pixels; so do columns.
     clean = (covered * colours).transpose(0, 3, 1, 4, 2, 5).reshape(count, 3, SIZE, SIZE)
+    return _photographed(clean, rng)
+
+
+def stripes(labels: Ids, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Rows, columns, diagonals or squares of one colour, moved by chance: [n, 3, 24, 24] float32, as scenes.
+
+    Class [n] is ``4 * colour + pattern``.
+    """
+    colour, pattern = np.divmod(labels, len(SHAPES))
+    moved = rng.integers(2 * _STRIPE, size=(2, len(labels), 1, 1))
+    row, column = (at + by for at, by in zip(np.mgrid[:SIZE, :SIZE], moved, strict=True))
+    rows, columns = row // _STRIPE, column // _STRIPE
+    kinds = np.stack([rows + 0 * columns, columns + 0 * rows, (row + column) // _STRIPE, rows + columns])
+    lit = (kinds[pattern, np.arange(len(labels))] % 2).astype(np.float32)
+    return _photographed(lit[:, np.newaxis] * _RGB[colour][:, :, np.newaxis, np.newaxis], rng)
+
+
+def lists(labels: Ids, rng: np.random.Generator) -> Ids:
+    """Words in random order, two of them three times: the colour and shape of the class; [n, 14] int64."""
+    named = np.stack([labels // len(SHAPES), len(COLOURS) + labels % len(SHAPES)], axis=1)
+    others = np.argsort(rng.random((len(labels), len(WORDS))), axis=1)
+    # Of the other words, each once: those that are no name of the class, in an order of chance.
+    is_named = (others[:, :, np.newaxis] == named[:, np.newaxis]).any(axis=2)
+    others = np.take_along_axis(others, np.argsort(is_named, axis=1, kind="stable"), axis=1)
+    words = np.concatenate([np.repeat(named, _TIMES, axis=1), others[:, : _LENGTH - 1 - 2 * _TIMES]], axis=1)
+    first = np.full((len(labels), 1), CLS, dtype=np.int64)
+    return np.concatenate([first, RESERVED + rng.permuted(words, axis=1)], axis=1)
+
+
+def _photographed(clean: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Under noise, and standardised by public constants."""
     pixels: NDArray[np.float32] = rng.standard_normal(clean.shape, dtype=np.float32)
     pixels *= np.float32(_NOISE)
     pixels += clean

@@ -394,3 +394,51 @@ def test_every_group_may_have_a_share_of_its_own() -> None:
 def test_shared_layers_without_sharing_are_refused() -> None:
     with pytest.raises(ConfigError, match="shared_layers: has no effect"):
         tiny(algorithm__shared_layers="mlp", algorithm__aggregation="fedavg")
+
+
+class TestSharedOverAll:
+    def test_one_sum_over_every_site_that_trains_moves_all_towers_alike(self) -> None:
+        rounds = Rounds(tiny(algorithm__shared_over="all", algorithm__aggregation="collaborative"))
+        before = models(rounds)
+        found = rounds.round(1)
+        assert [name for name in found if name.startswith("attention")] == ["attention-all"]
+        together = found["attention-all"]
+        assert set(together) == set(rounds.algorithm.setting.sites)
+        name = "blocks.0.attn.qkv.weight"
+        step = sum(one[f"update/{name}"] for one in together.values()) / 10
+        towers = [("image", "image"), ("text", "text"), ("pairs", "image"), ("pairs", "text")]
+        for kind, tower in towers:
+            path = f"{tower}.{name}"
+            assert torch.allclose(models(rounds)[kind][path], before[kind][path] + step, atol=1e-6)
+            assert not torch.equal(models(rounds)[kind][path], before[kind][path])
+
+    def test_a_site_with_pairs_adds_the_mean_of_its_towers(self) -> None:
+        rounds, apart = (
+            Rounds(tiny(algorithm__shared_over=over, algorithm__aggregation="collaborative"))
+            for over in ("all", "modality")
+        )
+        for one in (rounds, apart):
+            for kind in KINDS:
+                one.contributions(1, f"own-{kind}")
+        added = rounds.contributions(1, "attention-all")
+        of = {tower: apart.contributions(1, f"attention-{tower}") for tower in ("image", "text")}
+        name = "blocks.1.attn.proj.bias"
+        image, text = (of[tower]["pairs-1"][f"update/{tower}.{name}"] for tower in ("image", "text"))
+        assert torch.allclose(added["pairs-1"][f"update/{name}"], (image + text) / 2, atol=1e-7)
+        assert torch.equal(added["text-1"][f"update/{name}"], of["text"]["text-1"][f"update/text.{name}"])
+
+    def test_with_compensation_every_update_is_divided_by_all_sites(self) -> None:
+        rounds = Rounds(tiny(algorithm__shared_over="all", algorithm__aggregation="compensated"))
+        before = models(rounds)
+        rounds.round(1, everybody_adds(0.25))
+        counts = dict(COUNTED)
+        for kind in KINDS:
+            for name, value in models(rounds)[kind].items():
+                share = 1.0 if is_attention(name) else counts[kind] / sum(counts.values())
+                wanted = torch.full_like(value, 0.25 * share)
+                assert torch.allclose(value - before[kind][name], wanted, atol=1e-6), (kind, name)
+
+    def test_without_it_studies_are_what_they_were_and_without_sharing_it_is_refused(self) -> None:
+        assert study().digest() == study(algorithm__shared_over="modality").digest()
+        with pytest.raises(ConfigError, match="shared_over: has no effect"):
+            tiny(algorithm__shared_over="all", algorithm__aggregation="fedavg")

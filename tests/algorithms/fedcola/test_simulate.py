@@ -74,8 +74,9 @@ class TestPrivacy:
             build(private("site", more, **changes))
 
     @pytest.mark.parametrize(("unit", "more"), [("group", GROUPS), ("site", "")])
-    def test_nothing_leaves_but_updates(self, unit, more):
-        algorithm = build(private(unit, more))
+    @pytest.mark.parametrize("over", ["modality", "all"])
+    def test_nothing_leaves_but_updates(self, unit, more, over):
+        algorithm = build(private(unit, more, algorithm__shared_over=over))
         for number in (1, 2, 3):
             for exchange in algorithm.exchanges(number):
                 assert all(field.name.startswith("update/") for field in exchange.layout.fields)

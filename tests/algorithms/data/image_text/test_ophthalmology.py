@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from secfed.algorithms.data.image_text.ophthalmology import OphthalmologyOptions, ophthalmology
+from secfed.algorithms.data.image_text.ophthalmology import MBRSET, OphthalmologyOptions, ophthalmology
 from secfed.algorithms.data.tokens import HashTokenizer
+from secfed.algorithms.framework.unfit import counted_as_defaults
 from secfed.config.schema import checked
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.image_text_case import picture
@@ -76,11 +77,46 @@ def test_a_grade_without_a_name_is_refused(clinics):
         load_clinics(clinics).site("one")
 
 
+def test_at_a_hospital_a_grade_without_a_name_counts_as_none(clinics):
+    (clinics / "one.csv").write_text("Image name,Retinopathy grade,Risk\n0.jpg,9,1\n1.jpg,,yes")
+    heard: list[DataError] = []
+    with counted_as_defaults(heard.append):
+        site = load_clinics(clinics).site("one")
+    assert site.train.findings.tolist() == [[0, 1], [0, 1]]
+    assert ["line 2" in str(heard[0]), "line 3" in str(heard[1])] == [True, True]
+
+
+def mbrset(place: Path, rows: list[str]) -> Path:
+    """The folder of mBRSET as published: a table with a line per photograph, and the photographs."""
+    (place / "images").mkdir()
+    table = ["patient,age,laterality,file,final_artifacts,final_quality,final_icdr,final_edema"]
+    for row in rows:
+        patient, photograph, icdr, edema = row.split()
+        (place / "images" / photograph).write_bytes(picture(40, "RGB", kind="JPEG"))
+        grades = [value.replace("-", "") for value in (icdr, edema)]
+        table.append(f"{patient},61,left,{photograph},no,yes,{','.join(grades)}")
+    (place / "labels_mbrset.csv").write_text("\n".join(table))
+    return place
+
+
+def test_the_published_folder_of_mbrset(tmp_path):
+    rows = ["1 1.1.jpg 0.0 no", "1 1.2.jpg 2.0 yes", "1 1.3.jpg - no", "2 2.1.jpg 4.0 -", "2 2.2.jpg 0.0 no"]
+    place = mbrset(tmp_path, rows)
+    site = load_clinics(place, {"mbrset": dict(MBRSET)}).site("mbrset")
+    assert site.train.findings.tolist() == [[0, 0], [1, 1], [0, 0]]  # without those that nobody could grade
+    assert site.train_patients == (0, 0, 1)
+    graded = {key: value for key, value in MBRSET.items() if key != "ungraded"}
+    with pytest.raises(DataError, match=r"line 4: column 'final_icdr' is not a grade") as caught:
+        load_clinics(place, {"mbrset": graded}).site("mbrset")
+    assert 'ungraded = "skip"' in caught.value.remedy
+
+
 def test_a_clinic_needs_its_columns(clinics):
     for broken, says in (
         ({"table": "one.csv"}, r"data\.clinics\.one\.images: is missing"),
         ({**CLINICS["one"], "images": ".."}, r"data\.clinics\.one\.images: leads outside"),
         ({**CLINICS["one"], "colour": "red"}, r"data\.clinics\.one\.colour: unknown key"),
+        ({**CLINICS["one"], "ungraded": "keep"}, r'data\.clinics\.one\.ungraded: is not "skip"'),
     ):
         with pytest.raises(ConfigError, match=says):
             load_clinics(clinics, {"one": broken})

@@ -236,3 +236,50 @@ def test_organs_and_coco_are_read_as_published(little):
     (little / "coco" / "annotations" / "captions_val2017.json").write_text('{"images": 3}')
     with pytest.raises(DataError, match="not COCO's"):
         flickr(little, path=".", captions="coco").site("pairs-1")
+
+
+def organs(place: Path) -> None:
+    """Made-up OrganCMNIST in the published form: 30 + 10 grey images of 11 classes, brighter ones."""
+    images = np.repeat(100 + np.arange(40, dtype=np.uint8), 64).reshape(40, 8, 8)
+    labels = (np.arange(40) % 11)[:, None]
+    np.savez(
+        place / "organcmnist.npz",
+        train_images=images[:30],
+        train_labels=labels[:30],
+        test_images=images[30:],
+        test_labels=labels[30:],
+    )
+
+
+def test_two_sets_of_a_kind_lie_at_half_of_its_sites_each_and_have_their_own_classes(little):
+    organs(little)
+    more = {"more_images": "organcmnist", "more_texts": "med-abstracts", "text_length": 8}
+    data = flickr(little, path=".", image_sites=5, text_sites=4, **more)
+    assert (data.image_classes, data.text_classes) == (30 + 11, 4 + 5)
+    found: dict[bool, list[int]] = {False: [], True: []}
+    for number in range(1, 6):
+        site, second = data.site(f"image-{number}"), number > 3
+        for samples in (site.train, site.test):
+            records = records_of(samples.images)
+            classes = [30 + (record - 100) % 11 if second else record % 5 for record in records]
+            assert samples.labels.tolist() == classes
+            found[second] += records
+    assert sorted(found[False]) == list(range(100))
+    assert sorted(found[True]) == list(range(100, 140))
+    for number in range(1, 5):
+        labels = set(data.site(f"text-{number}").train.labels.tolist())
+        assert labels <= ({4, 5, 6, 7, 8} if number > 2 else {0, 1, 2, 3})
+    alone = flickr(little, path=".", image_sites=3, text_sites=2)
+    assert torch.equal(alone.site("image-2").train.images, data.site("image-2").train.images)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"more_texts": "ag-news"}, 'more_texts: is "ag-news", as data.texts'),
+        ({"more_images": "organcmnist", "image_sites": 1}, "more_images: needs 2 image sites"),
+    ],
+)
+def test_a_second_set_is_another_one_and_has_sites(little, keys, says):
+    with pytest.raises(ConfigError, match=says):
+        flickr(little, path=".", **keys)

@@ -19,7 +19,9 @@ from secfed.algorithms.data.transfer.scenes import (
     SceneSites,
     describe,
     draw,
+    lists,
     render,
+    stripes,
 )
 from secfed.config.schema import checked
 
@@ -197,3 +199,34 @@ def test_the_first_numbers_of_a_seed_do_not_change():
     assert made.site("pairs-1").test.images[0, 0, 0, :2].tolist() == pytest.approx(
         [-1.1802049, -1.0481721], rel=1e-6
     )
+
+
+def test_stripes_tell_their_class_by_colour_and_direction():
+    labels = np.arange(CLASSES)
+    images = stripes(labels, np.random.default_rng(0)) * 0.5 + 0.5  # back to colours between 0 and 1
+    for label, image in zip(labels, images, strict=True):
+        colour = module._RGB[label // 4]
+        lit = image[colour > 0].mean(axis=0) > 0.5
+        assert 0.4 < lit.mean() < 0.6
+        assert np.abs(image[colour == 0]).mean() < 0.2
+        along = [bool((lit == lit[:, :1]).all()), bool((lit == lit[:1]).all())]
+        assert along == [label % 4 == 0, label % 4 == 1]
+        assert bool((lit[1:, :-1] == lit[:-1, 1:]).all()) == (label % 4 == 2)
+
+
+def test_lists_name_their_class_three_times_and_nothing_else_twice():
+    labels = np.arange(CLASSES).repeat(3)
+    for label, row in zip(labels, lists(labels, np.random.default_rng(0)), strict=True):
+        words = sentence(row)
+        assert len(words) == 13
+        repeated = {word for word in words if words.count(word) > 1}
+        assert repeated == {COLOURS[label // 4], SHAPES[label % 4]}
+        assert {words.count(word) for word in repeated} == {3}
+
+
+def test_another_domain_is_at_sites_of_one_modality_only():
+    near, far = data(), data(images="stripes", texts="lists")
+    assert same(near.site("pairs-1").train, far.site("pairs-1").train)
+    for site in ("image-1", "text-1"):
+        assert len(far.site(site).train) == len(near.site(site).train)
+        assert not same(near.site(site).train, far.site(site).train)
