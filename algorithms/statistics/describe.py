@@ -41,7 +41,12 @@ from secfed.algorithms.statistics.cross_table import (
     told_table,
     with_margins,
 )
-from secfed.algorithms.statistics.described_groups import group_spans, hidden_groups, unions_of
+from secfed.algorithms.statistics.described_groups import (
+    described_sums,
+    group_spans,
+    hidden_groups,
+    unions_of,
+)
 from secfed.algorithms.statistics.disclosure import (
     WITHHELD,
     Reason,
@@ -160,6 +165,11 @@ class Describe(Analysis):
         groups = () if self.by is None else indicators_of(self.by)
         return Checks(
             spans=tuple(span for column in self._of_numbers for span in group_spans(column, self.by)),
+            described=tuple(
+                one
+                for at, column in enumerate(self._of_numbers)
+                for one in described_sums(column, self.by, 2 * at * len(unions_of(self.by)))
+            ),
             grouped=tuple((number_of(column), groups) for column in self._of_numbers),
         )
 
@@ -174,6 +184,8 @@ class Describe(Analysis):
             rows = told[f"told/{column.name}"].clone()
             withheld = [n != 0 and math.isnan(mean) for n, _, mean, *_ in rows[:-1].tolist()]
             means, squares = (spans[(2 * at + k) * each :][:each] for k in range(2))
+            beside = spans[(2 * each + 1) * len(self._of_numbers) + at * each :][:each]
+            means = [few or own for few, own in zip(means, beside, strict=True)]
             if spans[2 * len(self._of_numbers) * each + at]:  # with the groups of analyses before
                 means = [True] * each
             for first, few in ((2, means), (3, [a or b for a, b in zip(means, squares, strict=True)])):
