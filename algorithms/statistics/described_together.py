@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from secfed.algorithms.statistics.checks import ONE, Described, Number, Span
+from secfed.algorithms.statistics.leverage import MOST_OF_A_SQUARE
 from secfed.errors import ConfigError
 
 _MOST_SPANS: Final = 20_000  # of one study: seconds of every hospital
@@ -58,7 +59,9 @@ class DescribedSums:
                 if other.about.groups or about.groups:
                     if other in found and other.about.groups == about.groups:
                         numbers = (ONE, other.about.whole, about.whole)
-                        one.deciding.append(self._add(Span(numbers, about.rows, shared=True), (other, one)))
+                        one.deciding.append(
+                            self._add(Span(numbers, about.rows, True, MOST_OF_A_SQUARE), (other, one))
+                        )
                 elif other.about.whole.name != about.whole.name:
                     one.deciding.extend(self._beside(joint, (other, one)))
             self._sums.append(one)

@@ -201,7 +201,7 @@ class Guard(Analysis):
         start, answers, shares = 0, list[Values](), list[Values]()
         for at, matrix in enumerate(matrices):
             size = packed_size(matrix.shape[1])
-            rows = components(matrix, given[PRODUCTS][start : start + size])
+            rows = components(matrix, given[PRODUCTS][start : start + size], self.grain(1.0))
             start += size
             answers.append(held(rows, self.sizes if at == 0 else [matrix.shape[1]], self.min_cell))
             if at == 0 and self.sizes:
