@@ -58,7 +58,8 @@ def described_sums(column: Column, by: Column | None, first: int) -> list[Descri
 
 
 def _in_union(by: Column, union: tuple[int, ...], table: Table) -> Values:
-    return np.isin(positions(table.values[by.name], len(by.categories)), union) * 1.0
+    found: Values = np.isin(positions(table.values[by.name], len(by.categories)), union).astype(np.float64)
+    return found
 
 
 def _rows(column: Column, by: Column | None, union: tuple[int, ...], table: Table) -> Rows:

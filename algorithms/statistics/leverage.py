@@ -76,7 +76,7 @@ def components(matrix: Values, products: Values, grain: float = 0.0) -> Values:
 
 
 def _rounding(lower: Values, grain: float) -> tuple[float, float]:
-    """The most that rounding leaves of a record in the last column, if this follows from others; of all squared.
+    """What rounding leaves of a last column that follows from others, at most: of a record, of all squares.
 
     Products T of columns and t of them with the last give T^-1 t as its coefficients, and errors of T and t
     move these by T^-1 times as much; no value of a column is beyond 1.
