@@ -54,7 +54,7 @@ from secfed.algorithms.statistics.disclosure import (
     protected,
     suppressed_list,
 )
-from secfed.algorithms.statistics.moments import mean_and_variance, moment_sums
+from secfed.algorithms.statistics.moments import mean_and_variance, moment_sums, without_count
 from secfed.algorithms.statistics.options import DescribeOptions
 from secfed.algorithms.statistics.results import Cell, Result, ResultTable, count
 
@@ -231,7 +231,10 @@ class Describe(Analysis):
             squares = sum(moments[2]) if whole else moments[2][g]
             mean, variance = mean_and_variance(n, total, squares, column)
             spread = [sum(part) for part in zip(*by_cell, strict=True)] if whole else by_cell[g]
-            rows.append([*told, mean, math.sqrt(variance), *self._quantiles(column, spread, n)])
+            deviation = math.sqrt(variance)
+            if WITHHELD in told:
+                mean, deviation = without_count(mean, deviation, n)
+            rows.append([*told, mean, deviation, *self._quantiles(column, spread, n)])
         return rows
 
     def _quantiles(self, column: Column, by_cell: Sequence[float], n: float) -> list[float]:
