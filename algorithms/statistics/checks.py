@@ -68,6 +68,25 @@ class Formula:
 
 
 @dataclass(frozen=True)
+class Described:
+    """A sum that a description tells, of all records or of a union of groups.
+
+    Attributes:
+        whole: the described number, 0 where it is missing.
+        groups: of a union, the column and positions; none of all records.
+        numbers: what is summed; of a union which records are of it, and the number there.
+        rows: which records have the number and are of it.
+        mean: which of its analysis' spans is of these alone.
+    """
+
+    whole: Number
+    groups: tuple[str, tuple[int, ...]] | None
+    numbers: tuple[Number, ...]
+    rows: Callable[[Table], Rows]
+    mean: int
+
+
+@dataclass(frozen=True)
 class Checks:
     """Of one analysis.
 
@@ -82,6 +101,8 @@ class Checks:
         nested: the same of which no times are told, but how many events; that counts where an empty cell says
             that one grouping is part of another, so that events of their difference follow.
         formula: checked with those before that tell other functions of its columns (:func:`products_span`).
+        described: sums that ``spans`` are of; checked with each other and with the
+            joint numbers of all analyses. What withholds them is told last, one answer each.
     """
 
     tables: tuple[Crossing, ...] = ()
@@ -91,6 +112,7 @@ class Checks:
     crossed: tuple[Crossing, ...] = ()
     nested: tuple[Crossing, ...] = ()
     formula: Formula | None = None
+    described: tuple[Described, ...] = ()
 
 
 ONE = Number("1", lambda table: np.ones(table.records), category=True)

@@ -41,7 +41,12 @@ from secfed.algorithms.statistics.cross_table import (
     told_table,
     with_margins,
 )
-from secfed.algorithms.statistics.described_groups import group_spans, hidden_groups, unions_of
+from secfed.algorithms.statistics.described_groups import (
+    described_sums,
+    group_spans,
+    hidden_groups,
+    unions_of,
+)
 from secfed.algorithms.statistics.disclosure import (
     WITHHELD,
     Reason,
@@ -49,7 +54,7 @@ from secfed.algorithms.statistics.disclosure import (
     protected,
     suppressed_list,
 )
-from secfed.algorithms.statistics.moments import mean_and_variance, moment_sums
+from secfed.algorithms.statistics.moments import mean_and_variance, moment_sums, without_count
 from secfed.algorithms.statistics.options import DescribeOptions
 from secfed.algorithms.statistics.results import Cell, Result, ResultTable, count
 
@@ -160,6 +165,11 @@ class Describe(Analysis):
         groups = () if self.by is None else indicators_of(self.by)
         return Checks(
             spans=tuple(span for column in self._of_numbers for span in group_spans(column, self.by)),
+            described=tuple(
+                one
+                for at, column in enumerate(self._of_numbers)
+                for one in described_sums(column, self.by, 2 * at * len(unions_of(self.by)))
+            ),
             grouped=tuple((number_of(column), groups) for column in self._of_numbers),
         )
 
@@ -174,6 +184,8 @@ class Describe(Analysis):
             rows = told[f"told/{column.name}"].clone()
             withheld = [n != 0 and math.isnan(mean) for n, _, mean, *_ in rows[:-1].tolist()]
             means, squares = (spans[(2 * at + k) * each :][:each] for k in range(2))
+            beside = spans[(2 * each + 1) * len(self._of_numbers) + at * each :][:each]
+            means = [few or own for few, own in zip(means, beside, strict=True)]
             if spans[2 * len(self._of_numbers) * each + at]:  # with the groups of analyses before
                 means = [True] * each
             for first, few in ((2, means), (3, [a or b for a, b in zip(means, squares, strict=True)])):
@@ -219,7 +231,10 @@ class Describe(Analysis):
             squares = sum(moments[2]) if whole else moments[2][g]
             mean, variance = mean_and_variance(n, total, squares, column)
             spread = [sum(part) for part in zip(*by_cell, strict=True)] if whole else by_cell[g]
-            rows.append([*told, mean, math.sqrt(variance), *self._quantiles(column, spread, n)])
+            deviation = math.sqrt(variance)
+            if WITHHELD in told:
+                mean, deviation = without_count(mean, deviation, n)
+            rows.append([*told, mean, deviation, *self._quantiles(column, spread, n)])
         return rows
 
     def _quantiles(self, column: Column, by_cell: Sequence[float], n: float) -> list[float]:

@@ -6,15 +6,24 @@ Where a group is withheld, so is another, and the sum of both follows from that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Final
 
 import numpy as np
 
-from secfed.algorithms.data.tabular.columns import Column, Table
+from secfed.algorithms.data.tabular.columns import Column, Table, Values
 from secfed.algorithms.statistics.analysis import positions
-from secfed.algorithms.statistics.checks import ONE, Rows, Span, number_of, squares_of
+from secfed.algorithms.statistics.checks import (
+    ONE,
+    Described,
+    Number,
+    Rows,
+    Span,
+    number_of,
+    squares_of,
+)
 
 _MOST_PAIRED: Final = 20  # groups; of more, none may be withheld where a mean is told
 
@@ -31,6 +40,26 @@ def group_spans(column: Column, by: Column | None) -> list[Span]:
     number, rows = number_of(column), [partial(_rows, column, by, union) for union in unions_of(by)]
     means = [Span((ONE, number), own) for own in rows]
     return [*means, *(span for own in rows for span in squares_of((number,), own))]
+
+
+def described_sums(column: Column, by: Column | None, first: int) -> list[Described]:
+    """The sum of each union, whose :func:`group_spans` are the spans from ``first`` on."""
+    number = number_of(column)
+    whole = replace(number, values=lambda table: np.nan_to_num(number.values(table)))
+    found = list[Described]()
+    for at, union in enumerate(unions_of(by), start=first):
+        rows = partial(_rows, column, by, union)
+        if by is None or not union:
+            found.append(Described(whole, None, (whole,), rows, at))
+            continue
+        group = Number(f"{by.name}{union}", partial(_in_union, by, union))
+        found.append(Described(whole, (by.name, union), (group, whole * group), rows, at))
+    return found
+
+
+def _in_union(by: Column, union: tuple[int, ...], table: Table) -> Values:
+    found: Values = np.isin(positions(table.values[by.name], len(by.categories)), union).astype(np.float64)
+    return found
 
 
 def _rows(column: Column, by: Column | None, union: tuple[int, ...], table: Table) -> Rows:

@@ -123,7 +123,7 @@ def _checked(tables: _Tables) -> dict[str, str]:
     for name, table in analyses.items():
         kept = {key: value for key, value in table.items() if key not in _DIVIDES}
         columns = kept.pop("columns") if table["kind"] == "describe" else [""]
-        if table["kind"] in _UNCHECKED or (table["kind"] == "describe" and not table.get("by")):
+        if table["kind"] in _UNCHECKED:
             continue
         text = json.dumps(kept, sort_keys=True, default=str)
         found |= {_WORD.sub(source, f"{text} {column}"): name for column in columns}

@@ -12,8 +12,10 @@ noise for a record says no more of it, however the sums are combined.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -42,6 +44,7 @@ from secfed.algorithms.statistics.checks import (
     products_span,
 )
 from secfed.algorithms.statistics.cross_table import Positions, table_parts, table_sums
+from secfed.algorithms.statistics.described_together import DescribedSum, DescribedSums
 from secfed.algorithms.statistics.disclosure import Reason, is_small
 from secfed.algorithms.statistics.leverage import (
     MOST_HELD,
@@ -113,14 +116,16 @@ class Guard(Analysis):
         checks = {one.name: one.checks() for one in options}
         tables, joint = dict[str, _Cells](), {ONE.name: ONE}
         self._tables_of, self._joint_of = dict[str, list[str]](), dict[str, int]()
-        self._spans_of, spans = dict[str, slice](), list[Span]()
+        self._spans_of, spans = dict[str, range](), [Span((ONE,))]
         self.sizes = list[int]()  # of the joint numbers up to each analysis that has some
         groups, crossed = dict[str, dict[str, Number]](), list[tuple[Crossing, bool]]()
-        formulas = list[Formula]()
+        formulas, described = list[Formula](), DescribedSums(spans)
+        self._described, self._sums_of = described, dict[str, list[DescribedSum]]()
         for name, one in checks.items():
             named = {cells.name: cells for cells in (*map(_Cells, one.tables), *_crossed(one, crossed))}
             tables |= named
             self._tables_of[name] = list(named)
+            start, before = len(spans), len(joint)
             if one.joint:
                 joint |= {number.name: number for number in one.joint}
                 self._joint_of[name] = len(self.sizes)
@@ -129,19 +134,23 @@ class Guard(Analysis):
             if one.formula:
                 formulas.append(one.formula)
                 own += products_span(formulas)
-            self._spans_of[name] = slice(len(spans), len(spans) + len(own))
             spans += own
+            if len(joint) > before:
+                described.join(name, joint)
+            self._spans_of[name] = range(start, len(spans))
+            self._sums_of[name] = described.describe(name, one.described, start, joint)
             self._check_size(name, len(joint), spans)
-        self.tables, self.spans = tables, [Span(tuple(joint.values())), *spans]
+        self.tables, self.spans = tables, [Span(tuple(joint.values())), *spans[1:]]
         self._shared = [at for at, span in enumerate(self.spans) if span.shared]
-        self.needed = bool(tables or spans)
+        self._starts = [0, *accumulate(map(packed_size, self._answers))]
+        self.needed = bool(tables or spans[1:])
         last = max(one.first + one.steps - 1 for one in options)
         self.steps = max(2, last) if self.needed else 0
 
     def _check_size(self, name: str, joint: int, spans: Sequence[Span]) -> None:
         """Refuse what would keep every hospital busy, before anything is sent."""
         widest = max([joint, *(len(span.numbers) for span in spans)])
-        whole = sum(map(packed_size, [*self.sizes, *(len(span.numbers) for span in spans)]))
+        whole = sum(map(packed_size, [*self.sizes, *(len(span.numbers) for span in spans[1:])]))
         if widest > MOST_COLUMNS or whole > MOST_PRODUCTS:
             raise ConfigError(
                 f"algorithm.analyses.{name}: with the analyses before it {whole} products of up to {widest} "
@@ -155,7 +164,7 @@ class Guard(Analysis):
         parts = [part for name, cells in self.tables.items() for part in table_parts(name, (1, cells.size))]
         sizes = sum(packed_size(len(span.numbers)) for span in self.spans)
         parts += [Part(PRODUCTS, (sizes,)), Part("held", (sum(map(packed_size, self._answers)),))]
-        return [*parts, Part("alone", (self._alone,), whole=True)] if self.sizes else parts
+        return [*parts, Part("alone", (self._alone,), whole=True)] if self._alone else parts
 
     @property
     def _alone(self) -> int:
@@ -183,7 +192,7 @@ class Guard(Analysis):
     def contribute(self, step: int, table: Table, given: Mapping[str, Values]) -> Mapping[str, Values]:
         """Tables and products, or leverages."""
         found: dict[str, Values] = {part.name: np.zeros(part.shape) for part in self.parts(step)}
-        matrices = [span.matrix(table) for span in self.spans]
+        matrices = (span.matrix(table) for span in self.spans)  # one at a time: each has all records
         if not float(given.get(_PHASE, 0.0)):
             for name, cells in self.tables.items():
                 where = cells.positions(table)
@@ -192,14 +201,14 @@ class Guard(Analysis):
         start, answers, shares = 0, list[Values](), list[Values]()
         for at, matrix in enumerate(matrices):
             size = packed_size(matrix.shape[1])
-            rows = components(matrix, given[PRODUCTS][start : start + size])
+            rows = components(matrix, given[PRODUCTS][start : start + size], self.grain(1.0))
             start += size
             answers.append(held(rows, self.sizes if at == 0 else [matrix.shape[1]], self.min_cell))
-            if at == 0:
+            if at == 0 and self.sizes:
                 shares.append(alone(rows, self.sizes))
             elif self.spans[at].shared:
                 shares.append(alone(rows, [matrix.shape[1]]))
-        if self.sizes:
+        if self._alone:
             found["alone"] = np.concatenate(shares)
         return found | {"held": np.concatenate(answers)}
 
@@ -237,19 +246,36 @@ class Guard(Analysis):
         at = self._joint_of.get(name)
         if at is not None and self._exceeds(at, state, MOST_HELD):
             return Reason.DOMINATED
-        own = range(1, len(self.spans))[self._spans_of[name]]
-        spans = [k for k, span in enumerate(self._shared, start=len(self.sizes)) if span in own]
-        shares = [float(state["alone"][k]) for k in (*spans, *([] if at is None else [at]))]
-        lonely = self.rules.min_hospitals > 1 and any(share > 0 for share in shares)
+        own = self._spans_of[name]
+        lonely = any(self._lonely(k, state) for k in self._shared if k in own and not self._described.has(k))
+        lonely = lonely or (at is not None and self._of_one_hospital(at, state))
         return Reason.FEW_HOSPITALS if lonely or _LONELY in tables else Reason.RELEASED
 
     def dominated_spans(self, name: str, state: State) -> list[bool]:
         """Which spans of an analysis few records hold."""
-        own, first = range(1, len(self.spans))[self._spans_of[name]], len(self.sizes) - 1
-        return [self._exceeds(first + at, state, self.spans[at].limit) for at in own]
+        known = dict[int, bool]()
+
+        def few(at: int) -> bool:
+            if at not in known:
+                known[at] = self._exceeds(len(self.sizes) - 1 + at, state, self.spans[at].limit)
+            return known[at]
+
+        def lonely(at: int) -> bool:
+            return self._lonely(at, state)
+
+        own, described = self._spans_of[name], self._described
+        found = [described.decides(at, few, lonely) if described.has(at) else few(at) for at in own]
+        return [*found, *(described.beside(one, few, lonely) for one in self._sums_of[name])]
+
+    def _lonely(self, span: int, state: State) -> bool:
+        """Of a shared span, whether a combination is nearly of one hospital."""
+        return self._of_one_hospital(len(self.sizes) + bisect_left(self._shared, span), state)
+
+    def _of_one_hospital(self, at: int, state: State) -> bool:
+        return self.rules.min_hospitals > 1 and float(state["alone"][at]) > 0
 
     def _exceeds(self, at: int, state: State, limit: float) -> bool:
-        start = sum(map(packed_size, self._answers[:at]))
+        start = self._starts[at]
         products = state["held"][start : start + packed_size(self._answers[at])]
         return exceeds(products.tolist(), self._answers[at], limit)
 

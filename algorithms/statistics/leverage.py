@@ -21,12 +21,15 @@ from secfed.algorithms.data.tabular.columns import Values
 
 MOST_HELD: Final = 0.5  # by records above 1 / min_cell, of any combination of columns
 MOST_OF_A_PRODUCT: Final = 0.8  # the same of two columns with their product, or of a described number
-MOST_OF_A_SQUARE: Final = 0.95  # of a number with its square: one further number is told, the deviation
+MOST_OF_A_SQUARE: Final = 0.95  # of a number with its square, or of two described numbers in a group
 _ABOVE: Final = 1.01  # over 1 / min_cell: the leverage of each of min_cell records is rounded
 _OF_OTHERS: Final = 1 / 8  # of their share of records: the least that others have of a combination
 _DEPENDENT: Final = 1e-12  # of a column's squares: less is left by rounding alone
 _NEARLY: Final = 1e-8  # of them: what little is left must be of no single record
-_RESIDUAL: Final = 1e-8  # of a scaled column
+_RESIDUAL: Final = 1e-8  # of a scaled column: more is never taken for rounding
+_SUM: Final = 1e-15  # of the number of records: what the sum of so many products may lose
+_CLOSE: Final = 1e4  # times what products lose: more is left of a column that follows from no others
+_FLOAT: Final = 1e-13  # of a scaled column: what a record's own arithmetic may lose
 
 
 def packed(matrix: Values) -> Values:
@@ -40,33 +43,54 @@ def packed_size(columns: int) -> int:
     return columns * (columns + 1) // 2
 
 
-def components(matrix: Values, products: Values) -> Values:
+def components(matrix: Values, products: Values, grain: float = 0.0) -> Values:
     """Columns [n, p] that are orthogonal over all hospitals: rows' squares add up to leverages.
 
-    A column that follows from those before it is 0, but 1 for a record in which it differs from them. None
-    is beyond 1, and all are numbers, whatever products somebody broadcasts: no work may fail on them.
+    A column that follows from those before it is 0, but 1 for a record in which it differs from them by more
+    than rounding explains: each product is right to ``grain``. None is beyond 1, and all are numbers,
+    whatever products somebody broadcasts: no work may fail on them.
     """
     p = matrix.shape[1]
     total = np.zeros((p, p))
     total[np.tril_indices(p)] = products
     lower, found = np.zeros((p, p)), np.zeros(matrix.shape)
     with np.errstate(all="ignore"):
+        lost = grain + _SUM * total[0, 0]
         for k in range(p):
             for i in range(k):
                 own = lower[i, i]
                 lower[k, i] = (total[k, i] - lower[k, :i] @ lower[i, :i]) / own if own else 0.0
             left = total[k, k] - lower[k, :k] @ lower[k, :k]
             rest = matrix[:, k] - found[:, :k] @ lower[k, :k]
-            if left > _NEARLY * total[k, k]:
+            plain = left > max(_NEARLY * total[k, k], _CLOSE * lost)
+            most, least = (0.0, 0.0) if plain else _rounding(lower[: k + 1, :k], lost)
+            if plain or left > max(_DEPENDENT * total[k, k], least):
                 lower[k, k] = np.sqrt(left)
                 found[:, k] = rest / lower[k, k]
-            elif left > _DEPENDENT * total[k, k]:
-                lower[k, k] = np.sqrt(left)
-                found[:, k] = np.where(np.abs(rest) > _RESIDUAL, 1.0, rest / lower[k, k])
+                if not left > _NEARLY * total[k, k]:
+                    found[np.abs(rest) > _RESIDUAL, k] = 1.0
             else:
-                found[:, k] = np.abs(rest) > _RESIDUAL
+                found[:, k] = np.abs(rest) > most
     within: Values = np.clip(np.nan_to_num(found, nan=1.0), -1.0, 1.0)
     return within
+
+
+def _rounding(lower: Values, grain: float) -> tuple[float, float]:
+    """What rounding leaves of a last column that follows from others, at most: of a record, of all squares.
+
+    Products T of columns and t of them with the last give T^-1 t as its coefficients, and errors of T and t
+    move these by T^-1 times as much; no value of a column is beyond 1.
+    """
+    used = np.flatnonzero(np.diag(lower[:-1]))
+    if not used.size:
+        return _FLOAT, grain
+    try:
+        inverse = np.linalg.inv(lower[np.ix_(used, used)])
+    except np.linalg.LinAlgError:
+        return _RESIDUAL, 0.0
+    weights = np.abs(lower[-1, used] @ inverse).sum()
+    most = np.abs(inverse.T @ inverse).sum() * (1.0 + weights) * grain
+    return float(np.nanmin([_RESIDUAL, most + _FLOAT])), float((1.0 + weights) ** 2 * grain)
 
 
 def held(found: Values, sizes: Sequence[int], min_cell: int) -> Values:

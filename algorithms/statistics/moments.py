@@ -7,12 +7,15 @@ squared: both are public, and far fewer digits are lost than without.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.tabular.columns import Column
 from secfed.algorithms.statistics.analysis import Part, Values
+
+_STEPS_OF_A_DEVIATION: Final = 5.0  # over the number of records
 
 
 def centre_of(column: Column) -> float:
@@ -41,6 +44,21 @@ def moment_sums(values: Values, column: Column, group: NDArray[np.int64], groups
             np.bincount(group, scaled**2, minlength=groups),
         ]
     )
+
+
+def without_count(mean: float, deviation: float, n: float) -> tuple[float, float]:
+    """A mean and a deviation in so few digits that ``n`` does not follow from them.
+
+    Of whole numbers n times the mean is one, and of the candidates for n only the true one may have that:
+    in steps of several deviations over n it holds of each. The sums of groups then do not tell it either.
+    """
+    least = _STEPS_OF_A_DEVIATION * deviation / n
+    if not least > 0.0:
+        return mean, deviation
+    power = float("1e" + f"{least:e}".partition("e")[2])
+    step = next(k * power for k in (1.0, 2.0, 5.0, 10.0) if k * power >= least)
+    told = step * round(mean / step), step * max(round(deviation / step), 1)
+    return float(f"{told[0]:.12g}"), float(f"{told[1]:.12g}")
 
 
 def mean_and_variance(n: float, total: float, squares: float, column: Column) -> tuple[float, float]:

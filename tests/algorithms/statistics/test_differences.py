@@ -53,7 +53,6 @@ def found(text: str, sites: tuple[str, ...] = SITES) -> list[str]:
         ('path = "wards.csv"', 'path = "others.csv"'),  # the site's policy says which file it is
         ('"years"', '"a"'),
         ("analyses.first", 'analyses.sexes = { kind = "counts", columns = ["dead"] }\nanalyses.first'),
-        ('columns = ["age", "weight"]', 'columns = ["weight", "days"]'),
         ("[data.columns]", "[data.columns]\nheight = { low = 100, high = 220 }"),
         ('name = "statistics"', 'name = "statistics"\nlevel = 0.9'),
         ("[protection]", PRIVACY + "[protection]"),  # its noise is in every difference
@@ -70,6 +69,7 @@ def test_what_one_study_could_ask_two_may(old: str, new: str) -> None:
         ("bins = 10", "bins = 11", "cells of age (histogram)"),
         ('"weight"] }', '"weight"], bins = 100 }', "cells of age (describe)"),
         ("interval = 30", "interval = 31", "cells of days (kaplan-meier)"),
+        ('columns = ["age", "weight"]', 'columns = ["weight", "days"]', "what is checked together"),
         ("high = 90", "high = 89", "what is declared of age"),
         ("missing = [999]", "missing = [998]", "what is declared of weight"),
         ('["i", "ii"], late = ["iii"]', '["i"], late = ["ii", "iii"]', "what is declared of stage"),

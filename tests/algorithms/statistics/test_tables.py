@@ -272,6 +272,42 @@ def test_a_small_group_is_in_no_description() -> None:
     assert age["mean"][-1] == pytest.approx(np.nanmean(own["age"]), abs=1e-10)
 
 
+def test_how_many_are_missing_follows_from_no_mean() -> None:
+    """A sum of whole numbers is whole: of a mean in all digits, often for the true number of records only."""
+    rng = np.random.default_rng(4)
+    ward = np.arange(240) % 2 * 1.0
+    pulse = rng.integers(60, 100, 240) * 1.0
+    age = rng.integers(20, 90, 240) * 1.0
+    known = np.where(np.isin(np.arange(240), (1, 7, 11)), np.nan, pulse)
+    columns = (
+        Column.number("pulse", 0, 300),
+        Column.number("age", 0, 300),
+        Column.category("ward", ("a", "b")),
+    )
+    asked = {"one": {"kind": "describe", "columns": ["pulse", "age"], "by": "ward"}}
+    _, found = run(study(columns, {"pulse": known, "age": age, "ward": ward}, asked))
+    told = found["one"].result.values["columns"]
+    np.testing.assert_allclose(told["age"]["mean"][-1], age.mean(), rtol=1e-12)
+    told = told["pulse"]
+    assert told["n"] == [None] * 3
+    for where, size, mean, sd in zip(
+        (ward == 0, ward == 1, ward < 2), (120, 120, 240), told["mean"], told["sd"], strict=True
+    ):
+        if np.isnan(mean):
+            continue
+        own = known[where & ~np.isnan(known)]
+        step = 10 * sd / len(own)  # at most that
+        assert mean == pytest.approx(own.mean(), abs=step)
+        assert sd == pytest.approx(own.std(ddof=1), abs=step)
+        # As far as the digits of mean and variance say, sums are whole for every number of records.
+        half = [10.0 ** -len(repr(float(one)).partition(".")[2]) / 2 for one in (mean, sd)]
+        for n in range(size - 20, size + 1):
+            assert abs(round(n * mean) - n * mean) <= n * half[0]
+            squares = (n - 1) * sd**2 + n * mean**2
+            assert abs(round(squares) - squares) <= 2 * n * sd * half[1]
+    assert np.isfinite(told["mean"]).sum() == 2
+
+
 def test_few_missing_values_are_not_counted() -> None:
     own = {**RECORDS, "age": np.where(np.arange(200) < 2, np.nan, 50.0 + np.arange(200) % 7)}
     age = of_kind(COLUMNS, own, kind="describe", columns=["age"], by="sex").result.values["columns"]["age"]
