@@ -115,13 +115,17 @@ class StatisticsServer(ServerProgram):
         for analysis in self._analyses:
             own = copies(part_of(self._state, f"{analysis.name}/"))
             kept = {STATUS: own[STATUS], STEP: own[STEP]}
+            builds_on = analysis.checked_as != analysis.name and float(own[STEP]) > 0
             if float(own[STATUS]) == Reason.RELEASED:
                 reason, told = self._checked(analysis, own)
                 kept |= {STATUS: torch.tensor(float(reason), dtype=torch.float64), **told}
-            elif float(own[STATUS]) in UNESTIMATED:
+            elif float(own[STATUS]) in UNESTIMATED or builds_on:
                 kept |= self._unestimated(analysis, own)
             elif float(own[STATUS]) in NAMING and MARKS in own:
                 kept[MARKS] = own[MARKS]
+            if float(kept[STATUS]) != Reason.RELEASED:
+                # In which step it ended says whether there was an estimate.
+                kept[STEP] = torch.tensor(float(analysis.first + analysis.steps - 1), dtype=torch.float64)
             model |= {f"{analysis.name}/{name}": value for name, value in kept.items()}
         return model
 

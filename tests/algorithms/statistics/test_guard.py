@@ -123,6 +123,23 @@ def test_why_there_is_no_estimate_tells_no_outcome(outcome: float) -> None:
     assert "exp" not in found
 
 
+def test_neither_a_curve_nor_a_step_tells_the_outcome_that_a_model_does_not() -> None:
+    """Of two records, one known: an estimate after five steps, or none after all."""
+    age = RECORDS["age"] * 0.0
+    age[[10, 100]] = 1.0
+    fit = {"fit": glm("dead ~ flag", family="binomial", max_steps=8), "curve": {"kind": "roc", "of": "fit"}}
+    seen = []
+    for outcome in (0.0, 1.0):
+        dead = RECORDS["dead"].copy()
+        dead[[10, 100]] = 1.0, outcome
+        model, reported = run(study(COLUMNS, {**RECORDS, "flag": age, "dead": dead}, fit))
+        assert [why(one) for one in reported.values()] == ["dominated", "dominated"]
+        assert "fit" in (reported["curve"].withheld or "")  # which model it is of
+        own = {name: value.tolist() for name, value in model.items() if name.startswith(("fit", "curve"))}
+        seen.append((own, [one.to_json() for one in reported.values()]))
+    assert seen[0] == seen[1]
+
+
 def test_a_description_tells_no_mean_of_it() -> None:
     for count, few in ((1, True), (4, True), (5, False)):
         one = told({"one": {"kind": "describe", "columns": ["flag", "age"]}}, flag=first(count))["one"]
