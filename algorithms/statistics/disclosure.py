@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 WITHHELD: Final = -1.0  # in the place of a count
+_NEVER: Final = 1 << 40  # a price above that of all records
 
 
 class Reason(IntEnum):
@@ -63,6 +64,7 @@ EXPLANATIONS: Final = {
 }
 
 NAMING: Final = (Reason.DEPENDENT_TERMS, Reason.SEPARATED, Reason.SMALL_CATEGORIES)  # terms are named then
+BLAMING: Final = (Reason.SMALL_CATEGORIES, Reason.FEW_HOSPITALS, Reason.DOMINATED)  # columns, by checks
 UNESTIMATED: Final = (  # what records make of an estimate: only told where checks let the estimate be told
     Reason.DEPENDENT_TERMS,
     Reason.SEPARATED,
@@ -111,8 +113,8 @@ def suppressed_table(
 
     Every small cell is a corner of a rectangle of withheld cells whose neighbouring corners have at least
     ``min_cell`` records: these could move to it without changing a margin, so the margins bound it by no
-    less. Of several, the one that withholds the fewest records, then the first. ``elsewhere`` is a column that another
-    analysis tells, and which of its cells that withholds: so does this table.
+    less. Of several, the one that withholds the fewest records, then the first. ``elsewhere`` is a
+    column that another analysis tells, and which of its cells that withholds: so does this table.
     """
     counts = np.array([[round(cell) for cell in row] for row in cells], np.int64)
     marks = np.array(small, np.bool_)
@@ -121,12 +123,16 @@ def suppressed_table(
         large[:, elsewhere[0]] &= elsewhere[1]
         hidden[:, elsewhere[0]] |= elsewhere[1]
     prices = np.where(hidden, 0, counts)  # records that are withheld beside those that already are
+    if elsewhere is not None:
+        prices[~hidden[:, elsewhere[0]], elsewhere[0]] = _NEVER
     in_row, in_column = [np.flatnonzero(row) for row in large], [np.flatnonzero(one) for one in large.T]
     for i, j in np.argwhere(marks):
         rows, columns = in_column[j][in_column[j] != i], in_row[i][in_row[i] != j]
         if not rows.size or not columns.size:
             return None
         price = prices[rows[:, None], columns] + prices[rows, j][:, None] + prices[i, columns]
+        if price.min() >= _NEVER:
+            return None
         k, m = (int(at) for at in np.unravel_index(int(np.argmin(price)), price.shape))
         for corner in ((i, columns[m]), (rows[k], j), (rows[k], columns[m])):
             hidden[corner], prices[corner] = True, 0

@@ -27,8 +27,8 @@ def check_cells(analyses: Mapping[str, AnalysisOptions]) -> None:
     for name, column in divided_twice({name: one.model_dump() for name, one in analyses.items()}):
         raise ConfigError(
             f"algorithm.analyses.{name}: another analysis divides {column!r} into other cells",
-            remedy="use the same bins, or of times the same interval; the difference of two divisions could tell a "
-            "few records",
+            remedy="use the same bins, or of times the same interval; the difference of two divisions could "
+            "tell a few records",
         )
 
 

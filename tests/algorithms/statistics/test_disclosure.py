@@ -74,7 +74,7 @@ def released(row: tuple[int, ...], *, last_told: bool = False) -> tuple[float, .
 
 
 def test_a_list_gives_no_small_number_to_who_knows_the_rule() -> None:
-    """Of all lists that give one output none has the same small number as all others, in one cell or in any."""
+    """Of all lists that give one output not all have the same small number, in one cell or in any."""
     lists: dict[Any, list[tuple[int, ...]]] = {}
     for row in itertools.product(range(11), repeat=3):
         lists.setdefault(released(row), []).append(row)
@@ -95,6 +95,11 @@ def test_missing_values_that_table_1_tells_hide_no_cell() -> None:
     told = protected(cells, marks, LEAST, last_told=True)
     assert told is not None
     assert told.cells == [[WITHHELD, WITHHELD, 9.0], [WITHHELD, WITHHELD, 9.0]]
+    # Nor are they the corner across: the ten of the first row would follow, and then the small one.
+    cells, marks = [[50, 12, 0], [40, 4, 6], [60, 17, 9]], [[False] * 3, [False, True, False], [False] * 3]
+    told = protected(cells, marks, LEAST, last_told=True)
+    assert told is not None
+    assert [row[-1] for row in told.cells] == [0.0, 6.0, 9.0]
     # Where Table 1 withholds them, they are withheld, with cells for them and for the others.
     cells, marks = [[40, 2, 50, 2], [30, 50, 60, 9]], [[False, True, False, True], [False] * 4]
     told = protected(cells, marks, LEAST, last_told=True)

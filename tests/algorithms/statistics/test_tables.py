@@ -225,11 +225,12 @@ def test_a_curve_of_a_withheld_regression_is_withheld() -> None:
     model, found = run(study(COLUMNS, own, {"glm": glm, "auc": {"kind": "roc", "of": "glm"}}))
     assert found["auc"].withheld is not None
     assert found["auc"].withheld.startswith("small_categories")  # as the checks say of glm
-    assert found["auc"].withheld.endswith("(of glm)")
+    assert found["auc"].withheld.endswith("(of glm; dead)")
     assert set(model) == {
         "answered",
         "declared",
         *(f"{name}/{key}" for name in ("glm", "auc") for key in ("status", "step")),
+        "auc/blamed",
     }
 
 
