@@ -120,7 +120,6 @@ def suppressed_table(
     marks = np.array(small, np.bool_)
     hidden, large = marks.copy(), counts >= min_cell
     if elsewhere is not None:
-        large[:, elsewhere[0]] &= elsewhere[1]
         hidden[:, elsewhere[0]] |= elsewhere[1]
     prices = np.where(hidden, 0, counts)  # records that are withheld beside those that already are
     if elsewhere is not None:
@@ -235,13 +234,13 @@ def _withheld_last(
 ) -> list[bool]:
     """Which cells of the last column are withheld where it is told beside the sum of the others."""
     beside = [[sum(row[:-1]), row[-1]] for row in counts]
+    # Cells of one hospital each are large and marked: their sum may be that hospital's, too.
     alone = [
-        all(mark for mark, cell in zip(own[:-1], row[:-1], strict=True) if cell)
+        all(mark for mark, cell in zip(own[:-1], row[:-1], strict=True) if cell) and max(row[:-1]) >= min_cell
         for own, row in zip(small, counts, strict=True)
     ]
     few = [
-        [is_small(n, min_cell) or (n > 0 and one), own[-1]]
-        for (n, _), one, own in zip(beside, alone, small, strict=True)
+        [is_small(n, min_cell) or one, own[-1]] for (n, _), one, own in zip(beside, alone, small, strict=True)
     ]
     told = protected(beside, few, min_cell)
     return [told is None or told.cells[i][-1] == WITHHELD for i in range(len(counts))]

@@ -95,11 +95,6 @@ def test_missing_values_that_table_1_tells_hide_no_cell() -> None:
     told = protected(cells, marks, LEAST, last_told=True)
     assert told is not None
     assert told.cells == [[WITHHELD, WITHHELD, 9.0], [WITHHELD, WITHHELD, 9.0]]
-    # Nor are they the corner across: the ten of the first row would follow, and then the small one.
-    cells, marks = [[50, 12, 0], [40, 4, 6], [60, 17, 9]], [[False] * 3, [False, True, False], [False] * 3]
-    told = protected(cells, marks, LEAST, last_told=True)
-    assert told is not None
-    assert [row[-1] for row in told.cells] == [0.0, 6.0, 9.0]
     # Where Table 1 withholds them, they are withheld, with cells for them and for the others.
     cells, marks = [[40, 2, 50, 2], [30, 50, 60, 9]], [[False, True, False, True], [False] * 4]
     told = protected(cells, marks, LEAST, last_told=True)
@@ -107,6 +102,31 @@ def test_missing_values_that_table_1_tells_hide_no_cell() -> None:
     assert told.columns == [70.0, 52.0, 110.0, 11.0]
     assert [row[-1] for row in told.cells] == [WITHHELD] * 2
     assert WITHHELD in told.cells[0][:1] + told.cells[0][2:3]
+
+
+def test_by_group_they_are_corners_of_no_rectangle() -> None:
+    """What Table 1 tells of a group's missing values a histogram tells, but where nothing else is told."""
+    rng, checked = np.random.default_rng(0), 0
+    for _ in range(60):
+        cells = np.where(
+            rng.random((3, 5)) < 0.25, rng.integers(0, LEAST, (3, 5)), rng.integers(9, 40, (3, 5))
+        )
+        table_1 = np.column_stack([cells[:, :-1].sum(axis=1), cells[:, -1]])
+        told, beside = (
+            protected(
+                one.tolist(), [[is_small(n, LEAST) for n in row] for row in one.tolist()], LEAST, **last
+            )
+            for one, last in ((cells, {"last_told": True}), (table_1, {}))
+        )
+        assert told is not None
+        assert beside is not None
+        if all(n == WITHHELD for row in told.cells for n in row):
+            continue
+        for own, row, margin in zip(told.cells, beside.cells, told.rows, strict=True):
+            if WITHHELD not in (margin, told.columns[-1]):
+                checked += 1
+                assert own[-1] == row[-1]
+    assert checked > 60
 
 
 def test_a_table_without_small_numbers_is_told_whole() -> None:
