@@ -35,6 +35,7 @@ Shapes = dict[str, tuple[int, ...]]
 DONE: Final = "done"  # 1 once nothing more is to be summed: sites add zeros from then on
 STATUS: Final = "status"  # a Reason
 MARKS: Final = "marks"  # 1 for every term that is to blame for that there is no result
+BLAMED: Final = "blamed"  # of a result that checks withhold: 1 for every declared column that is the reason
 NOISE: Final = "noise"  # standard deviation of the noise over the scales of the sums; 0 without [privacy]
 WEIGHTS: Final = "weights"  # of each record, where several count as one unit; given beside the state
 STEP: Final = "step"  # of the study, from 1, that the result is of; 0 while there is none
@@ -245,6 +246,7 @@ def tensor(values: Any) -> torch.Tensor:
 
 
 __all__ = [
+    "BLAMED",
     "DONE",
     "MARKS",
     "NOISE",

@@ -25,7 +25,7 @@ class Number:
     name: str
     values: Callable[[Table], Values]
     category: bool = False
-    columns: tuple[str, ...] = ()  # numeric ones that it is computed from
+    columns: tuple[str, ...] = ()  # that it is computed from; of numbers times categories, the numeric ones
     centre: float = 0.0  # the middle of its bounds
 
     def __mul__(self, other: Number) -> Number:
@@ -45,6 +45,11 @@ class Span:
     rows: Callable[[Table], Rows] | None = None
     shared: bool = False  # whether no combination may be one hospital's, too
     limit: float = MOST_OF_A_PRODUCT  # of any combination that few records may hold
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What it is computed from, as far as its numbers say."""
+        return frozenset(name for number in self.numbers for name in number.columns)
 
     def matrix(self, table: Table) -> Values:
         """[n, p] of the records that it is of."""
@@ -134,6 +139,7 @@ def indicator(column: Column, position: int) -> Number:
         _category(column, position),
         lambda table: (table.values[column.name] == position) * 1.0,
         category=True,
+        columns=(column.name,),
     )
 
 
@@ -148,7 +154,10 @@ def event_of(column: Column) -> Number:
 def indicators_of(column: Column) -> tuple[Number, ...]:
     """Of all categories but the first, and of missing values."""
     missing = Number(
-        f"{column.name}[]", lambda table: np.isnan(table.values[column.name]) * 1.0, category=True
+        f"{column.name}[]",
+        lambda table: np.isnan(table.values[column.name]) * 1.0,
+        category=True,
+        columns=(column.name,),
     )
     return (*(indicator(column, at) for at in range(1, len(column.categories))), missing)
 
@@ -160,7 +169,8 @@ def numbers_of(design: Design) -> tuple[Number, ...]:
 
 def _number(one: DesignColumn) -> Number:
     category = all(level is not None for _, level in one.parts)
-    names = tuple(column.name for factor, level in one.parts if level is None for column in factor.columns)
+    parts = [factor for factor, level in one.parts if category or level is None]
+    names = tuple(column.name for factor in parts for column in factor.columns)
     centre = 0.0
     if len(one.parts) == 1 and not category:
         centre = sum(one.parts[0][0].interval) / 2 / (one.bound or 1.0)

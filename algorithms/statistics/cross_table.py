@@ -67,10 +67,19 @@ def table_sums(
 
 
 def told_table(
-    name: str, totals: Mapping[str, torch.Tensor], rules: Rules, order: tuple[str, str]
+    name: str,
+    totals: Mapping[str, torch.Tensor],
+    rules: Rules,
+    order: tuple[str, str],
+    *,
+    last_told: bool = False,
 ) -> Told | None:
-    """The table without small numbers, of a study in which rows and columns are called ``order``."""
-    turned = order[0] > order[1]
+    """The table without small numbers, of a study in which rows and columns are called ``order``.
+
+    With ``last_told`` the last column is told elsewhere, too (:func:`protected`); no other analysis has this
+    table turned over then.
+    """
+    turned = order[0] > order[1] and not last_told
     records, hospitals = totals[f"records/{name}"], totals[f"hospitals/{name}"]
     if turned:
         records, hospitals = records.T, hospitals.T
@@ -82,7 +91,7 @@ def told_table(
         ]
         for row, there in zip(counts, places, strict=True)
     ]
-    told = protected(counts, small, rules.min_cell)
+    told = protected(counts, small, rules.min_cell, last_told=last_told)
     if told is None or not turned:
         return told
     cells = [list(column) for column in zip(*told.cells, strict=True)]
@@ -102,6 +111,7 @@ class TableAnalysis(Analysis):
     shape: tuple[int, int]
     order: tuple[str, str]  # names of the columns in rows and columns; "" for a single row
     labels: tuple[Sequence[str], Sequence[str]]  # of rows and columns
+    last_told: bool = False  # whether a description can tell the last column of the same records
 
     def __init__(self, name: str, options: Any, rules: Rules) -> None:
         super().__init__(name, options, rules)
@@ -140,7 +150,7 @@ class TableAnalysis(Analysis):
             rows, columns = [sum(row) for row in cells], [sum(one) for one in zip(*cells, strict=True)]
             told: Told | None = Told(cells, rows, columns, sum(rows))
         else:
-            told = told_table("table", totals, self.rules, self.order)
+            told = told_table("table", totals, self.rules, self.order, last_told=self.last_told)
         if told is None:
             return hide(state, Reason.FEW_RECORDS)
         state["told"] = tensor(with_margins(told))

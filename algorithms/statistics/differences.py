@@ -17,10 +17,12 @@ from typing import Any, Final
 _Tables = Mapping[str, Any]
 _RULES: Final = ("max_records", "min_cell", "min_hospitals", "max_parameter_share")
 _NO_MATTER: Final = ("columns", "sites", "path", "patient_column")  # of [data]: records stay the same
-_GRIDS: Final = {  # kind to the key that names its columns, and the one that divides them into cells
-    "histogram": ("column", "bins"),
-    "describe": ("columns", "bins"),
-    "kaplan-meier": ("time", "interval"),
+_TIMES: Final = "times"  # of curves and Cox models: both sum who leaves at each time
+_GRIDS: Final = {  # kind: what is divided, the key that names its columns, and the one that divides them
+    "histogram": ("histogram", "column", "bins"),
+    "describe": ("describe", "columns", "bins"),
+    "kaplan-meier": (_TIMES, "time", "interval"),
+    "cox": (_TIMES, "time", "interval"),
 }
 _SCORES: Final = "scores"  # what a roc divides; those of another model are other cells of the same records
 _COMPLETE: Final = ("formula", "column", "columns", "time", "event", "by")  # keys that name columns
@@ -183,10 +185,10 @@ def _grids(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
         yield (kind, _SCORES), table["bins"]
     if kind not in _GRIDS:
         return
-    columns, width = _GRIDS[kind]
+    divided, columns, width = _GRIDS[kind]
     named = table[columns]
     for column in [named] if isinstance(named, str) else named:
-        yield (kind, column), table[width]
+        yield (divided, column), table[width]
 
 
 def _sources(declared: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -251,6 +251,25 @@ class Guard(Analysis):
         lonely = lonely or (at is not None and self._of_one_hospital(at, state))
         return Reason.FEW_HOSPITALS if lonely or _LONELY in tables else Reason.RELEASED
 
+    def blamed(self, name: str, reason: Reason, state: State) -> frozenset[str]:
+        """The columns that an analysis is withheld for: of one table, or of the fewest columns with a reason.
+
+        A study of these columns alone would be withheld for the same reason, so their names say no more than
+        this does. What is checked of all columns together has no names: none of them alone is the reason.
+        """
+        own, found = self._spans_of[name], dict(zip(self.tables, state["tables"].tolist(), strict=True))
+        kind = _SMALL if reason is Reason.SMALL_CATEGORIES else _LONELY
+        named = [
+            frozenset(column.name for column in self.tables[table].columns)
+            for table in self._tables_of[name]
+            if reason is not Reason.DOMINATED and found[table] == kind
+        ]
+        spans = range(1, len(self.spans))[own]
+        if reason is Reason.DOMINATED:
+            few = self.dominated_spans(name, state)
+            named += [self.spans[at].columns for at, out in zip(spans, few, strict=True) if out]
+        return min(filter(None, named), key=len, default=frozenset())
+
     def dominated_spans(self, name: str, state: State) -> list[bool]:
         """Which spans of an analysis few records hold."""
         known = dict[int, bool]()

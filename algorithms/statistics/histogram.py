@@ -23,6 +23,7 @@ class Histogram(TableAnalysis):
     """One column of numbers."""
 
     kind = "histogram"
+    last_told = True  # missing values, by Table 1
 
     def _read(self, options: HistogramOptions) -> None:
         self.number = self.column("column", options.column, "number")

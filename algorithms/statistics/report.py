@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from secfed.algorithms.framework.server_state import part_of
-from secfed.algorithms.statistics.analysis import STATUS, STEP, Analysis, Values
+from secfed.algorithms.statistics.analysis import BLAMED, STATUS, STEP, Analysis, Values
 from secfed.algorithms.statistics.disclosure import EXPLANATIONS, Reason
 from secfed.algorithms.statistics.plan import declared
 from secfed.algorithms.statistics.results import Reported, Result, ResultTable
@@ -79,7 +79,9 @@ def _reported(
     hospitals = tuple(s for s, there in zip(sites, rows[-1], strict=True) if there) if len(rows) else ()
     changed = bool((rows != rows[-1]).any()) if len(rows) else False
     if reason is not Reason.RELEASED:
-        more = analysis.withheld(reason, own)
+        blamed = zip(analysis.rules.columns, own.get(BLAMED, ()), strict=False)
+        names = [column.name for column, mark in blamed if mark]
+        more = "; ".join(filter(None, (analysis.withheld(reason, own), ", ".join(names))))
         text = f"{reason.name.lower()}: {EXPLANATIONS[reason]}" + (f" ({more})" if more else "")
         return Reported(analysis.name, analysis.kind, hospitals, changed, text)
     return Reported(analysis.name, analysis.kind, hospitals, changed, None, analysis.result(own))

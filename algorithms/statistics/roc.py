@@ -147,6 +147,11 @@ class Roc(Analysis):
         """Area, variance, counts and curve."""
         return {name: state[name] for name in ("area", "curve")}
 
+    def withheld(self, reason: Reason, released: Mapping[str, Values]) -> str:
+        """Which regression it is of."""
+        del reason, released
+        return f"of {self.model.name}"
+
     def result(self, released: Mapping[str, Values]) -> Result:
         """Area with its interval, and the curve."""
         from scipy.stats import norm

@@ -8,8 +8,8 @@ import torch
 
 from secfed.algorithms.framework.base import Metrics, ServerProgram, SiteId, planned_for
 from secfed.algorithms.framework.server_state import copies, model_of, part_of
-from secfed.algorithms.statistics.analysis import DONE, MARKS, NOISE, STATUS, STEP, Analysis
-from secfed.algorithms.statistics.disclosure import NAMING, UNESTIMATED, Reason
+from secfed.algorithms.statistics.analysis import BLAMED, DONE, MARKS, NOISE, STATUS, STEP, Analysis
+from secfed.algorithms.statistics.disclosure import BLAMING, NAMING, UNESTIMATED, Reason
 from secfed.algorithms.statistics.guard import Guard
 from secfed.algorithms.statistics.plan import Step, declared
 from secfed.wire.layout import Exchange, State, Totals
@@ -94,7 +94,8 @@ class StatisticsServer(ServerProgram):
         if reason in (Reason.RELEASED, Reason.FEW_HOSPITALS) and any(spans):
             reason = Reason.DOMINATED
         if reason is not Reason.RELEASED:
-            return {STATUS: torch.tensor(float(reason), dtype=torch.float64)}
+            status = torch.tensor(float(reason), dtype=torch.float64)
+            return {STATUS: status, **self._blamed(analysis, reason)}
         return {name: own[name] for name in (MARKS,) if name in own and float(own[STATUS]) in NAMING}
 
     def _checked(self, analysis: Analysis, own: Mapping[str, torch.Tensor]) -> tuple[Reason, State]:
@@ -104,7 +105,18 @@ class StatisticsServer(ServerProgram):
         told = analysis.dominated(released, spans) if reason is not Reason.HOSPITALS_CHANGED else {}
         if reason in (Reason.RELEASED, Reason.FEW_HOSPITALS) and told is None:
             reason = Reason.DOMINATED  # what a record decides its hospital does, too
-        return reason, told if reason is Reason.RELEASED and told is not None else {}
+        if reason is not Reason.RELEASED or told is None:
+            return reason, self._blamed(analysis, reason)
+        return reason, told
+
+    def _blamed(self, analysis: Analysis, reason: Reason) -> State:
+        """Of what the checks withhold, the columns that they do it for."""
+        if self._guard is None or reason not in BLAMING:
+            return {}
+        found = part_of(self._state, f"{self._guard.name}/")
+        names = self._guard.blamed(analysis.checked_as, reason, found)
+        marks = [float(column.name in names) for column in analysis.rules.columns]
+        return {BLAMED: torch.tensor(marks, dtype=torch.float64)}
 
     def _step(self, round_number: int, exchange: Exchange) -> Step:
         return planned_for(exchange, round_number, self._plan if round_number == 1 else ())
@@ -115,13 +127,17 @@ class StatisticsServer(ServerProgram):
         for analysis in self._analyses:
             own = copies(part_of(self._state, f"{analysis.name}/"))
             kept = {STATUS: own[STATUS], STEP: own[STEP]}
+            builds_on = analysis.checked_as != analysis.name and float(own[STEP]) > 0
             if float(own[STATUS]) == Reason.RELEASED:
                 reason, told = self._checked(analysis, own)
                 kept |= {STATUS: torch.tensor(float(reason), dtype=torch.float64), **told}
-            elif float(own[STATUS]) in UNESTIMATED:
+            elif float(own[STATUS]) in UNESTIMATED or builds_on:
                 kept |= self._unestimated(analysis, own)
             elif float(own[STATUS]) in NAMING and MARKS in own:
                 kept[MARKS] = own[MARKS]
+            if float(kept[STATUS]) != Reason.RELEASED:
+                # In which step it ended says whether there was an estimate.
+                kept[STEP] = torch.tensor(float(analysis.first + analysis.steps - 1), dtype=torch.float64)
             model |= {f"{analysis.name}/{name}": value for name, value in kept.items()}
         return model
 

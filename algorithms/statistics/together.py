@@ -26,8 +26,9 @@ def check_cells(analyses: Mapping[str, AnalysisOptions]) -> None:
     """Refuse two divisions of one column: the differences of their cells could be those of a few records."""
     for name, column in divided_twice({name: one.model_dump() for name, one in analyses.items()}):
         raise ConfigError(
-            f"algorithm.analyses.{name}: another analysis of its kind divides {column!r} into other cells",
-            remedy="use the same; the difference of two divisions could tell a few records",
+            f"algorithm.analyses.{name}: another analysis divides {column!r} into other cells",
+            remedy="use the same bins, or of times the same interval; the difference of two divisions could "
+            "tell a few records",
         )
 
 

@@ -68,7 +68,7 @@ def test_what_one_study_could_ask_two_may(old: str, new: str) -> None:
     [
         ("bins = 10", "bins = 11", "cells of age (histogram)"),
         ('"weight"] }', '"weight"], bins = 100 }', "cells of age (describe)"),
-        ("interval = 30", "interval = 31", "cells of days (kaplan-meier)"),
+        ("interval = 30", "interval = 31", "cells of days (times)"),
         ('columns = ["age", "weight"]', 'columns = ["weight", "days"]', "what is checked together"),
         ("high = 90", "high = 89", "what is declared of age"),
         ("missing = [999]", "missing = [998]", "what is declared of weight"),
@@ -135,6 +135,22 @@ def test_one_study_cannot_ask_it_either(changes: dict[str, Any], says: str) -> N
     with pytest.raises(ConfigError) as refused:
         build(study)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("other", ["cox", "kaplan-meier"])
+def test_models_and_curves_divide_time_alike(other: str) -> None:
+    """A record that leaves between two edges moves both, and is in neither by itself."""
+    study = Study.parse(STUDY.replace("analyses.curve", "analyses.later"))
+    one = {"kind": "cox", "time": "days", "event": "dead", "formula": "age", "interval": 30}
+    two = {**one, "kind": other, "interval": 12}
+    if other != "cox":
+        del two["formula"]
+    alone = study.replace("algorithm.analyses", {"fit": one}).identity()
+    later = study.replace("algorithm.analyses", {"fit": two}).identity()
+    assert "cells of days (times)" in subtractable(alone, later, SITES, SITES)
+    assert list(divided_twice({"one": one, "two": {**two, "interval": 30}})) == []
+    with pytest.raises(ConfigError, match="divides 'days' into other cells"):
+        build(study.replace("algorithm.analyses", {"one": one, "two": two}))
 
 
 def test_formulas_that_compute_are_the_same_in_both() -> None:

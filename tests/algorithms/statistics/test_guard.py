@@ -123,6 +123,37 @@ def test_why_there_is_no_estimate_tells_no_outcome(outcome: float) -> None:
     assert "exp" not in found
 
 
+def test_neither_a_curve_nor_a_step_tells_the_outcome_that_a_model_does_not() -> None:
+    """Of two records, one known: an estimate after five steps, or none after all."""
+    age = RECORDS["age"] * 0.0
+    age[[10, 100]] = 1.0
+    fit = {"fit": glm("dead ~ flag", family="binomial", max_steps=8), "curve": {"kind": "roc", "of": "fit"}}
+    seen = []
+    for outcome in (0.0, 1.0):
+        dead = RECORDS["dead"].copy()
+        dead[[10, 100]] = 1.0, outcome
+        model, reported = run(study(COLUMNS, {**RECORDS, "flag": age, "dead": dead}, fit))
+        assert [why(one) for one in reported.values()] == ["dominated", "dominated"]
+        assert "fit" in (reported["curve"].withheld or "")  # which model it is of
+        own = {name: value.tolist() for name, value in model.items() if name.startswith(("fit", "curve"))}
+        seen.append((own, [one.to_json() for one in reported.values()]))
+    assert seen[0] == seen[1]
+
+
+def test_columns_that_are_the_reason_are_named() -> None:
+    fit, pair = glm("bp ~ age + flag + chol"), correlation("age", "flag", "bp")
+    for one in told({"fit": fit, "pair": pair}, flag=first(3)).values():
+        assert (one.withheld or "").endswith("(flag)")
+    ward, stage = (np.arange(N) >= 20) * (np.arange(N) < 60) * 1.0, first(23)  # three records of both
+    model = glm("dead ~ age + C(ward) + C(stage)", family="binomial")
+    found = told({"fit": model, "curve": {"kind": "roc", "of": "fit"}}, ward=ward, stage=stage)
+    assert [why(one) for one in found.values()] == ["small_categories"] * 2
+    assert (found["fit"].withheld or "").endswith("(ward, stage)")
+    assert (found["curve"].withheld or "").endswith("(of fit; ward, stage)")
+    lonely = told({"fit": glm("bp ~ age + C(ward)")}, ward=(np.arange(N) % 4 == 0) * 1.0)["fit"].withheld
+    assert (lonely or "").endswith("(ward)")
+
+
 def test_a_description_tells_no_mean_of_it() -> None:
     for count, few in ((1, True), (4, True), (5, False)):
         one = told({"one": {"kind": "describe", "columns": ["flag", "age"]}}, flag=first(count))["one"]
@@ -137,12 +168,12 @@ def test_withheld_groups_are_not_told_together() -> None:
     columns = told({"one": by}, ward=stage, flag=first(3))["one"].result.values["columns"]
     assert np.isnan(columns["flag"]["mean"]).all()
     assert not np.isnan(columns["age"]["mean"][-1])
-    # All flags of the three and of the smaller ward, whose sum follows from that of all, are the three's.
+    # All flags of the three and of the second ward, whose sum follows from that of all, are the three's.
     stage = np.where(np.arange(N) < 3, np.nan, (np.arange(N) >= 80) * 1.0)
-    flag = first(3) + (np.arange(N) >= 180)
+    flag = first(3) + (np.arange(N) >= 20) * (np.arange(N) < 80)
     columns = told({"one": by}, ward=stage, flag=flag)["one"].result.values["columns"]
     assert np.isnan(columns["flag"]["mean"]).tolist() == [True, True, True, False]
-    assert np.isnan(columns["age"]["mean"]).tolist() == [True, False, True, False]
+    assert np.isnan(columns["age"]["mean"]).tolist() == [False, True, True, False]
 
 
 def test_a_group_that_few_decide_takes_another_with_it() -> None:

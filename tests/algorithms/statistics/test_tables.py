@@ -86,6 +86,17 @@ def test_a_histogram() -> None:
     assert values["missing"]["m"] == int(np.isnan(own).sum())
 
 
+def test_a_histogram_beside_table_1_tells_no_small_cell() -> None:
+    """Both count missing values: told by one, they cannot hide a cell of the other."""
+    age = np.repeat([20.0, 30, 40, 50, 60, 90, np.nan], [30, 50, 40, 40, 29, 2, 9])
+    own = {**RECORDS, "age": age[np.random.default_rng(0).permutation(200)]}
+    one = {"kind": "histogram", "column": "age", "bins": 8}
+    found = run(study(COLUMNS, own, {"ages": one, "one": {"kind": "describe", "columns": ["age"]}}))[1]
+    ages, described = (found[name].result.values for name in ("ages", "one"))
+    assert described["columns"]["age"]["missing"] == [ages["missing"]["records"]] == [9]
+    assert ages["counts"]["records"] == [30, 50, 40, 40, None, 0, 0, None]
+
+
 def test_welchs_test() -> None:
     values = of_kind(COLUMNS, RECORDS, kind="t-test", column="age", by="sex").result.values
     groups = [RECORDS["age"][(RECORDS["sex"] == g) & ~np.isnan(RECORDS["age"])] for g in range(2)]
@@ -213,11 +224,13 @@ def test_a_curve_of_a_withheld_regression_is_withheld() -> None:
     glm = {"kind": "glm", "family": "binomial", "formula": "dead ~ score"}
     model, found = run(study(COLUMNS, own, {"glm": glm, "auc": {"kind": "roc", "of": "glm"}}))
     assert found["auc"].withheld is not None
-    assert found["auc"].withheld.startswith("other_withheld")
+    assert found["auc"].withheld.startswith("small_categories")  # as the checks say of glm
+    assert found["auc"].withheld.endswith("(of glm; dead)")
     assert set(model) == {
         "answered",
         "declared",
         *(f"{name}/{key}" for name in ("glm", "auc") for key in ("status", "step")),
+        "auc/blamed",
     }
 
 
