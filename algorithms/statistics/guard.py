@@ -264,10 +264,9 @@ class Guard(Analysis):
             for table in self._tables_of[name]
             if reason is not Reason.DOMINATED and found[table] == kind
         ]
-        spans = range(1, len(self.spans))[own]
         if reason is Reason.DOMINATED:
             few = self.dominated_spans(name, state)
-            named += [self.spans[at].columns for at, out in zip(spans, few, strict=True) if out]
+            named += [self.spans[at].columns for at, out in zip(own, few, strict=False) if out]
         return min(filter(None, named), key=len, default=frozenset())
 
     def dominated_spans(self, name: str, state: State) -> list[bool]:

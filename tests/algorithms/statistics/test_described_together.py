@@ -81,7 +81,7 @@ def test_what_is_withheld_takes_nothing_with_it() -> None:
     assert why(found["fit"]) == ""
     found = told({"first": {**described, "by": "ward"}, "fit": fit}, flag=flag, ward=ward)
     assert why(found["fit"]) == ""
-    assert means(found["first"], "chol") == [False, True, False, True]
+    assert means(found["first"], "chol") == [True, False, False, True]
     # Of two columns that differ in a patient the second is withheld; the first may be in a formula.
     both = {"kind": "describe", "columns": ["age", "time"]}
     found = told({"first": both, "fit": fit}, time=RECORDS["age"] / 10 + first(1))

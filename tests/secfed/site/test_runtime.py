@@ -86,7 +86,7 @@ def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
     named: list[Any] = []
     log: Any = SimpleNamespace(append=lambda kind, body: named.append((kind, body.get("sha256"))))
     site: Any = SimpleNamespace(replica=replica, sums=1)
-    terms: Any = SimpleNamespace(study=SimpleNamespace(rounds=1))
+    terms: Any = SimpleNamespace(study=SimpleNamespace(rounds=1), study_id="study")
     nothing: Any = None
     transcript: Any = SimpleNamespace(closing=lambda: {"sums": 1})
     SiteStudy(site, terms, store, tmp_path, transcript, nothing, log, tuple).finish()
