@@ -20,15 +20,17 @@ from secfed.errors import ConfigError
 
 _EDGE: Final = 60  # of a histogram whose cells are two years wide
 _BINS: Final = 41
+_SPARSE: Final = 46  # a cell that would be withheld, and others with it
 _EXACT: Final = 1e-3
 
 
 def _rare_age(setting: AttackSetting) -> Tables:
-    """Three people are of the age above an edge."""
+    """Three people are of the age above an edge; of no cell there are so few that it is withheld."""
     data = hospitals(setting)
     for site in data.sites:
         age = data.table(site).values["age"]
         age[age == _EDGE] += 1.0
+        age[(age >= _SPARSE) & (age < _SPARSE + 2)] -= 2.0
         age[:3] = _EDGE if site == data.sites[0] else age[:3]
     return data
 

@@ -203,11 +203,11 @@ def blames_the_accused(disputes: Any, _colluders: int) -> Verdict:
     return Verdict(at_fault=tuple(dict.fromkeys(accused for _, accused in disputes)))
 
 
-def keeps_all(_cells: Any, small: Any, _least: int) -> Any:
+def keeps_all(_cells: Any, small: Any, *_: Any) -> Any:
     return [list(row) for row in small]
 
 
-def tells_all(cells: Any, _small: Any, _least: int) -> disclosure.Told:
+def tells_all(cells: Any, *_: Any, **__: Any) -> disclosure.Told:
     columns = [sum(column) for column in zip(*cells, strict=True)]
     return disclosure.Told(cells, [sum(row) for row in cells], columns, sum(columns))
 
