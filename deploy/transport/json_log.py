@@ -45,6 +45,9 @@ def log_as_json(
     handler = logging.StreamHandler(sys.stdout if stream is None else stream)
     handler.setFormatter(JsonFormatter(words))
     root = logging.getLogger()
+    for other in root.handlers[:]:  # a library that was imported before may have added one, with tracebacks
+        if type(other) is logging.StreamHandler:
+            root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("secfed").setLevel(level.upper())
