@@ -79,7 +79,7 @@ def all_finite(finite: torch.Tensor, what: str) -> bool:
 def is_finite_tensor(value: torch.Tensor) -> bool:
     """Whether a tensor of any shape holds neither NaN nor Inf."""
     if value.numel() and value.dtype in (torch.float32, torch.float64):
-        # Extrema carry NaN and Inf along, without further tensors of this one's size: an eighth of the time.
+        # Extrema carry NaN and Inf along, without further tensors of this one's size.
         value = torch.stack(torch.aminmax(value))
     return bool(torch.isfinite(value).all())
 
