@@ -7,6 +7,8 @@ from functools import cache
 import torch
 
 from secfed.algorithms.fedcola.algorithm import FedCola
+from secfed.algorithms.fedcola.plan import KINDS
+from secfed.algorithms.framework.server_state import part_of
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.algorithms.loop import Rounds, changed
@@ -42,6 +44,7 @@ test_pairs = 6
 name = "plain"
 colluders = 1
 """
+COUNTED = [("image", 4), ("text", 3), ("pairs", 3)]  # sites of the tiny study
 
 
 def study(text: str = TINY, **changes: object) -> Study:
@@ -60,3 +63,19 @@ def first_round() -> Rounds:
     rounds = Rounds(tiny())
     rounds.round(1)
     return rounds
+
+
+def models(rounds: Rounds) -> dict[str, dict[str, torch.Tensor]]:
+    return {kind: part_of(rounds.server.model(), f"{kind}/") for kind in KINDS}
+
+
+def everybody_adds(value: float):
+    """Every element of every update becomes this."""
+
+    def change(got):
+        return {
+            site: {n: torch.full_like(v, value) if n.startswith("update/") else v for n, v in one.items()}
+            for site, one in got.items()
+        }
+
+    return change

@@ -16,29 +16,12 @@ from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import Totals
-from tests.algorithms.fedcola_case import TINY, first_round, study, tiny
+from tests.algorithms.fedcola_case import COUNTED, TINY, everybody_adds, first_round, models, study, tiny
 from tests.algorithms.loop import Rounds, add_in_ring
 from tests.algorithms.loop import simulate as loop
 
 COUNTS = {"image": 4.0, "text": 3.0, "pairs": 5.0}
 SHARED = {"image": 9.0, "text": 8.0}
-COUNTED = [("image", 4), ("text", 3), ("pairs", 3)]  # sites of the tiny study
-
-
-def models(rounds: Rounds) -> dict[str, dict[str, torch.Tensor]]:
-    return {kind: part_of(rounds.server.model(), f"{kind}/") for kind in KINDS}
-
-
-def everybody_adds(value: float):
-    """Every element of every update becomes this."""
-
-    def change(got):
-        return {
-            site: {n: torch.full_like(v, value) if n.startswith("update/") else v for n, v in one.items()}
-            for site, one in got.items()
-        }
-
-    return change
 
 
 def denominators(own, shared, aggregation) -> list[float]:
@@ -362,83 +345,8 @@ def test_fedprox_holds_local_training_near_the_received_model() -> None:
     assert study().digest() == study(algorithm__mu=0.0).digest()
 
 
-@pytest.mark.parametrize(
-    ("layers", "wanted"), [("mlp", "mlp.fc"), ("blocks", "blocks."), ("attention", "attn.")]
-)
-def test_other_layers_than_attention_can_be_averaged_over_all_sites_with_the_modality(layers, wanted) -> None:
-    rounds = Rounds(tiny(algorithm__shared_layers=layers, algorithm__aggregation="collaborative"))
-    names = {
-        exchange.name: {field.name for field in exchange.layout.fields if "update/" in field.name}
-        for exchange in rounds.algorithm.exchanges(1)
-    }
-    shared = names["attention-image"]
-    assert shared
-    assert all(name.startswith("update/image.") and wanted in name for name in shared)
-    assert not shared & names["own-image"]
-    start = rounds.server.model()
-    rounds.round(1)
-    after = rounds.server.model()
-    for name in shared:  # of one start, and of one sum
-        inner = name.removeprefix("update/")
-        assert torch.equal(after[f"image/{inner}"], after[f"pairs/{inner}"])
-        assert not torch.equal(after[f"image/{inner}"], start[f"image/{inner}"])
-
-
 def test_every_group_may_have_a_share_of_its_own() -> None:
     sizes = {"data__image_sites": 8, "data__text_sites": 6, "data__pair_sites": 6}
     made = tiny(**sizes, algorithm__participation=0.5, algorithm__image_participation=0.75)
     assert [made.plan.sampled_count(kind) for kind in KINDS] == [6, 3, 3]
     assert study().digest() == study(algorithm__shared_layers="attention").digest()
-
-
-def test_shared_layers_without_sharing_are_refused() -> None:
-    with pytest.raises(ConfigError, match="shared_layers: has no effect"):
-        tiny(algorithm__shared_layers="mlp", algorithm__aggregation="fedavg")
-
-
-class TestSharedOverAll:
-    def test_one_sum_over_every_site_that_trains_moves_all_towers_alike(self) -> None:
-        rounds = Rounds(tiny(algorithm__shared_over="all", algorithm__aggregation="collaborative"))
-        before = models(rounds)
-        found = rounds.round(1)
-        assert [name for name in found if name.startswith("attention")] == ["attention-all"]
-        together = found["attention-all"]
-        assert set(together) == set(rounds.algorithm.setting.sites)
-        name = "blocks.0.attn.qkv.weight"
-        step = sum(one[f"update/{name}"] for one in together.values()) / 10
-        towers = [("image", "image"), ("text", "text"), ("pairs", "image"), ("pairs", "text")]
-        for kind, tower in towers:
-            path = f"{tower}.{name}"
-            assert torch.allclose(models(rounds)[kind][path], before[kind][path] + step, atol=1e-6)
-            assert not torch.equal(models(rounds)[kind][path], before[kind][path])
-
-    def test_a_site_with_pairs_adds_the_mean_of_its_towers(self) -> None:
-        rounds, apart = (
-            Rounds(tiny(algorithm__shared_over=over, algorithm__aggregation="collaborative"))
-            for over in ("all", "modality")
-        )
-        for one in (rounds, apart):
-            for kind in KINDS:
-                one.contributions(1, f"own-{kind}")
-        added = rounds.contributions(1, "attention-all")
-        of = {tower: apart.contributions(1, f"attention-{tower}") for tower in ("image", "text")}
-        name = "blocks.1.attn.proj.bias"
-        image, text = (of[tower]["pairs-1"][f"update/{tower}.{name}"] for tower in ("image", "text"))
-        assert torch.allclose(added["pairs-1"][f"update/{name}"], (image + text) / 2, atol=1e-7)
-        assert torch.equal(added["text-1"][f"update/{name}"], of["text"]["text-1"][f"update/text.{name}"])
-
-    def test_with_compensation_every_update_is_divided_by_all_sites(self) -> None:
-        rounds = Rounds(tiny(algorithm__shared_over="all", algorithm__aggregation="compensated"))
-        before = models(rounds)
-        rounds.round(1, everybody_adds(0.25))
-        counts = dict(COUNTED)
-        for kind in KINDS:
-            for name, value in models(rounds)[kind].items():
-                share = 1.0 if is_attention(name) else counts[kind] / sum(counts.values())
-                wanted = torch.full_like(value, 0.25 * share)
-                assert torch.allclose(value - before[kind][name], wanted, atol=1e-6), (kind, name)
-
-    def test_without_it_studies_are_what_they_were_and_without_sharing_it_is_refused(self) -> None:
-        assert study().digest() == study(algorithm__shared_over="modality").digest()
-        with pytest.raises(ConfigError, match="shared_over: has no effect"):
-            tiny(algorithm__shared_over="all", algorithm__aggregation="fedavg")

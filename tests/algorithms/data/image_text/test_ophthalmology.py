@@ -86,6 +86,16 @@ def test_at_a_hospital_a_grade_without_a_name_counts_as_none(clinics):
     assert ["line 2" in str(heard[0]), "line 3" in str(heard[1])] == [True, True]
 
 
+def test_a_hospital_without_any_grade_answers_as_the_others(clinics):
+    """Whose lines are left out is no answer to a study's author, who names the columns."""
+    (clinics / "one.csv").write_text("Image name,Retinopathy grade,Risk\n0.jpg,,1\n1.jpg,,0")
+    heard: list[DataError] = []
+    with counted_as_defaults(heard.append):
+        site = load_clinics(clinics, {**CLINICS, "one": {**CLINICS["one"], "ungraded": "skip"}}).site("one")
+    assert len(site.train.findings) == 1
+    assert "has no records" in str(heard[0])
+
+
 def mbrset(place: Path, rows: list[str]) -> Path:
     """The folder of mBRSET as published: a table with a line per photograph, and the photographs."""
     (place / "images").mkdir()
