@@ -203,6 +203,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "fedcola, drop path and frozen tokens": lambda: fedcola_case.study(
         study__rounds=1, model__drop_path=0.2, algorithm__train_tokens=False
     ),
+    "creamfl": lambda: fedcola_case.study(fedcola_case.CREAM),
     "fedcola, pulled": lambda: fedcola_case.study(study__rounds=1, algorithm__mu=0.1),
     "fedcola, groups": lambda: fedcola_case.study(study__rounds=1, privacy=_GROUPS),
     "vlp-fedavg": lambda: _vlp("vlp-fedavg"),

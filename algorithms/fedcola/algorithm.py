@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import ClassVar
 
 from secfed.algorithms.data.transfer.base import Kind, TransferData, TransferSite, check_transfer
 from secfed.algorithms.fedcola.options import FedColaOptions, check_privacy
@@ -44,24 +45,26 @@ from secfed.wire.layout import Exchange, State
 class FedCola(PlannedStages[FedColaStage]):
     """FedCola, bound to one study."""
 
-    private_units = ("group", "site")
+    private_units: ClassVar[tuple[str, ...]] = ("group", "site")
     warm_start = True
     noised_fields = ("update",)
+    plan_type: ClassVar[type[FedColaPlan]] = FedColaPlan
 
     def __init__(self, setting: Setting, options: FedColaOptions) -> None:
         study, data = setting.study, setting.data
         check_privacy(options, study.privacy)
         if not isinstance(data, TransferData):
             raise ConfigError(
-                "data.name: fedcola needs sites with images, with texts and with pairs, which "
-                f"{study.data.name} does not give",
+                f"data.name: {study.algorithm.name} needs sites with images, with texts and with pairs, "
+                f"which {study.data.name} does not give",
                 remedy="use scenes, or transfer-files for records of your own",
             )
         if not isinstance(study.model, TransferTransformerOptions):
-            message = "model.name: fedcola trains transformers whose layers three models have in common"
+            name = study.algorithm.name
+            message = f"model.name: {name} trains transformers whose layers three models have in common"
             raise ConfigError(message, remedy='set model.name = "transfer-transformer"')
         self.setting, self.options, self.data = setting, options, data
-        self.plan: FedColaPlan = FedColaPlan(
+        self.plan: FedColaPlan = self.plan_type(
             options=options,
             protection=study.protection,
             rounds=study.rounds,
@@ -83,18 +86,22 @@ class FedCola(PlannedStages[FedColaStage]):
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than :meth:`FedColaServer.broadcast` gives."""
-        stage, plan = self.stage(round_number, exchange), self.plan
+        check_shapes(broadcast, self.broadcast_shapes(round_number, self.stage(round_number, exchange)))
+
+    def broadcast_shapes(self, round_number: int, stage: FedColaStage) -> dict[str, tuple[int, ...]]:
+        """What the server sends before an exchange, by name."""
+        plan = self.plan
         expected: dict[str, tuple[int, ...]] = {}
         if plan.sends_all(stage, round_number):
             shapes = plan.shapes
             expected = {f"{MODEL}{k}/{name}": one for k in plan.kinds for name, one in shapes[k].items()}
-        elif stage.step != "attention":
+        elif stage.step != "shared":
             expected = {MODEL + name: shape for name, shape in plan.shapes[stage.of].items()}
         if stage.step == "own" and stage.of != "pairs" and not plan.sends_all(stage, round_number):
             other: Modality = "text" if stage.of == "image" else "image"
             for name in plan.co_layers:
                 expected[OTHER + name] = plan.shapes[other][f"{other}.{name}"]
-        check_shapes(broadcast, expected)
+        return expected
 
     def model_in(self, broadcast: State) -> State:
         """The models of all groups, which round 1 of a study with ``model.start`` sends everybody."""

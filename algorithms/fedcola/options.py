@@ -21,11 +21,12 @@ from secfed.errors import ConfigError
 class FedColaOptions(StepOptions):
     """Options of ``fedcola``."""
 
-    aggregation: Literal["fedavg", "collaborative", "compensated"] = Field(
+    aggregation: Literal["fedavg", "fediot", "collaborative", "compensated"] = Field(
         default="compensated",
-        description='"fedavg" (each group by itself), "collaborative" (attention layers are averaged over '
-        'all sites that hold the modality) or "compensated" (the same, and every group counts all sites '
-        "that reach its model)",
+        description='"fedavg" (each group by itself), "fediot" (blocks are averaged over both groups with '
+        'the modality, sites with pairs counting a hundredfold), "collaborative" (attention layers are '
+        'averaged over all sites that hold the modality) or "compensated" (the same, and every group counts '
+        "all sites that reach its model)",
     )
     shared_layers: SharedLayers = Field(
         default="attention",
@@ -92,7 +93,7 @@ class FedColaOptions(StepOptions):
     @property
     def shares_attention(self) -> bool:
         """Whether attention layers, or others, are summed over all sites that hold the modality."""
-        return self.aggregation != "fedavg"
+        return self.aggregation in ("collaborative", "compensated")
 
     @property
     def shares_all(self) -> bool:
@@ -106,7 +107,7 @@ class FedColaOptions(StepOptions):
             raise ConfigError(message, remedy='remove it, or set algorithm.weighting = "records"')
         for key in ("shared_layers", "shared_over"):
             if key in self.model_fields_set and not self.shares_attention:
-                message = f'algorithm.{key}: has no effect with aggregation = "fedavg"'
+                message = f'algorithm.{key}: has no effect with aggregation = "{self.aggregation}"'
                 raise ConfigError(message, remedy="remove it")
         if self.co_layers == "none" and "train_co_layers" in self.model_fields_set:
             message = 'algorithm.train_co_layers: has no effect with co_layers = "none"'

@@ -47,11 +47,11 @@ _TOKENS: Final = "text.embed.token."
 
 @dataclass(frozen=True)
 class FedColaStage:
-    """One exchange; "own" trains for the group, "attention" sums the shared rest, "score" measures."""
+    """One exchange; "own" trains for the group, "shared" sums what more groups share, "score" measures."""
 
-    step: Literal["own", "attention", "score"]
+    step: Literal["own", "shared", "score"]
     exchange: Exchange
-    of: Kind  # the group, or the modality of an "attention" step; "pairs" there is both
+    of: Kind  # the group, or the modality of a "shared" step; "pairs" there is both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         """The sites that are asked for one exchange."""
         if stage.step == "score":
             return self.group(stage.of)
-        if stage.step == "attention" and stage.of == "pairs":
+        if stage.step == "shared" and stage.of == "pairs":
             return tuple(site for kind in self.kinds for site in self.sampled(kind, round_number))
         own = self.sampled(stage.of, round_number)  # of an absent group nobody
         return own if stage.step == "own" else (*own, *self.sampled("pairs", round_number))
@@ -202,12 +202,12 @@ class FedColaPlan(RoundPlan[FedColaStage]):
             exchange = self.exchange(
                 "attention-all", "image+text+pairs", self._updates(shapes, shapes, loss=False)
             )
-            stages.append(FedColaStage("attention", exchange, "pairs"))
+            stages.append(FedColaStage("shared", exchange, "pairs"))
         elif self.options.shares_attention:
             for modality in MODALITIES:
                 fields = self._updates(self.shapes["pairs"], self.attention(modality), loss=False)
                 exchange = self.exchange(f"attention-{modality}", f"{modality}+pairs", fields)
-                stages.append(FedColaStage("attention", exchange, modality))
+                stages.append(FedColaStage("shared", exchange, modality))
         return tuple(stages)
 
     @cached_property

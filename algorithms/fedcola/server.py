@@ -9,12 +9,16 @@ attention, P     n_P                    image n_(I+P), text n_(T+P)      n_I + n
 all else         n of the own group     n of the own group               as attention of the same model
 ===============  =====================  ===============================  ===============================
 
+``fediot`` is ``fedavg`` for all but blocks: those of one modality move, in both groups that hold it, by the
+mean update in which a site with pairs counts a hundredfold. The groups' own sums are enough for it.
+
 With ``shared_over = "all"`` a site with pairs adds the mean of its two towers' updates to one sum of
 attention layers, so that it counts as any other: n_(I+P) and n_(T+P) are then n_I + n_T + n_P, and under
 ``compensated`` so is every D.
 
 Source: Sun et al., ECCV 2024, arXiv 2404.12467: collaborative aggregation and its compensation. The first
-entry of the last row of the compensation matrix is misprinted there; what is used here sums to one.
+entry of the last row of the compensation matrix is misprinted there; what is used here sums to one. The
+factor of ``fediot``: Zhao et al., "Multimodal Federated Learning on IoT Data", IoTDI 2022.
 """
 
 from __future__ import annotations
@@ -28,13 +32,14 @@ from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.plan import MODALITIES, OTHER, FedColaPlan
 from secfed.algorithms.framework.server_state import MODEL, ModelServer, copies, moved, part_of
 from secfed.algorithms.metrics import transfer_scores
-from secfed.algorithms.models.transfer_options import Modality
+from secfed.algorithms.models.transfer_options import Modality, is_shared
 from secfed.wire.layout import Exchange, State, Totals
 
-Aggregation = Literal["fedavg", "collaborative", "compensated"]
+Aggregation = Literal["fedavg", "fediot", "collaborative", "compensated"]
 
 _PENDING: Final = "pending/"
 _COUNT: Final = "count"
+_PAIRS_COUNT: Final = 100.0  # what a site with pairs counts under fediot
 
 
 class FedColaServer(ModelServer):
@@ -48,7 +53,7 @@ class FedColaServer(ModelServer):
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """The group's model, and for co-layers the other modality's blocks; nothing for attention layers."""
         stage = self._plan.stage(round_number, exchange)
-        if stage.step == "attention":  # its sites have trained already
+        if stage.step == "shared":  # its sites have trained already
             return {}
         if self._plan.sends_all(stage, round_number):
             return {MODEL + name: value for name, value in self._model.items()}
@@ -73,10 +78,11 @@ class FedColaServer(ModelServer):
             updates = {name: value for name, value in totals.items() if name.startswith("update/")}
             self._pending[exchange.name] = {**updates, _COUNT: torch.tensor(count, dtype=torch.float64)}
         if exchange == self._plan.training[-1].exchange:
-            self._move()
+            self.move()
             self._pending = {}
 
-    def _move(self) -> None:
+    def move(self) -> None:
+        """Move every group's model by the totals of the round."""
         own = {kind: self._count(f"own-{kind}") for kind in self._plan.kinds}
         shares = self._plan.options.shares_attention
         together = self._plan.options.shares_all
@@ -89,11 +95,23 @@ class FedColaServer(ModelServer):
                 if self._plan.shares(name):
                     modality = "image" if name.startswith("image.") else "text"
                 source, summed = self._plan.shared_sum(name) or (f"own-{kind}", name)
-                if source not in self._pending:
+                if aggregation == "fediot" and is_shared(name, "blocks"):
+                    total, divisor = self._hundredfold(name, own)
+                elif source in self._pending:
+                    total = self._pending[source][f"update/{summed}"]
+                    divisor = denominator(kind, modality, own, shared, aggregation, together=together)
+                else:
                     continue
-                total = step * self._pending[source][f"update/{summed}"]
-                divisor = denominator(kind, modality, own, shared, aggregation, together=together)
-                self._model[f"{kind}/{name}"] = moved(self._model[f"{kind}/{name}"], total, divisor)
+                place = f"{kind}/{name}"
+                self._model[place] = moved(self._model[place], step * total, divisor)
+
+    def _hundredfold(self, name: str, own: Mapping[Kind, float]) -> tuple[torch.Tensor, float]:
+        """A modality's block in both groups that hold it: the sum of updates, and what it is divided by."""
+        one: Kind = "image" if name.startswith("image.") else "text"
+        groups: tuple[tuple[Kind, float], ...] = ((one, 1.0), ("pairs", _PAIRS_COUNT))
+        there = [(kind, times) for kind, times in groups if own.get(kind)]
+        totals = [times * self._pending[f"own-{kind}"][f"update/{name}"] for kind, times in there]
+        return sum(totals, torch.zeros(())), sum(times * own[kind] for kind, times in there) or 1.0
 
     def _count(self, exchange: str) -> float:
         return float(self._pending[exchange][_COUNT]) if exchange in self._pending else 0.0
@@ -128,10 +146,10 @@ def denominator(
     """One entry of the table above, for a group's attention layers of a modality, or with None for the rest.
 
     ``own`` are n_I, n_T and n_P; a group without sites is left out. ``shared`` are n_(I+P) and n_(T+P), from
-    the sums of attention layers (not read for ``fedavg``): a site lost in between is in one of them only.
-    With ``together`` both are the one sum over all.
+    the sums of attention layers (not read without them): a site lost in between is in one of them only. With
+    ``together`` both are the one sum over all.
     """
-    if aggregation == "fedavg":
+    if aggregation in ("fedavg", "fediot"):
         return own[kind]
     if aggregation == "collaborative":
         return own[kind] if modality is None else shared[modality]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
 
 from secfed.algorithms.data.transfer.base import TransferSite
-from secfed.algorithms.fedcola.plan import FedColaPlan
+from secfed.algorithms.fedcola.plan import FedColaPlan, FedColaStage
 from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.algorithms.framework.base import SiteId, SiteProgram, fitting
 from secfed.algorithms.framework.local_training import fit
@@ -23,7 +23,7 @@ from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.metrics.score_grid import on_grid
 from secfed.algorithms.metrics.transfer_scores import required
 from secfed.algorithms.models.gated_linear import fuse, gate
-from secfed.algorithms.models.transfer_transformer import Classifier
+from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.optimisers import eager
 from secfed.dp.training.plain_loop import choose_device
@@ -48,7 +48,7 @@ class FedColaSite(SiteProgram):
         self._kind, self._train_samples, self._held_out = data.kind, data.train, data.test
         self._patients = data.train_patients
         self._device = choose_device(plan.options.device)
-        self._left: tuple[int, State] | None = None  # round, and the attention layers' update
+        self._left: tuple[int, State] | None = None  # round, and what its sums over more groups are made of
         self._privacy: LocalPrivacy | None = None
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
@@ -77,16 +77,17 @@ class FedColaSite(SiteProgram):
             self._left = None
             return
         update = copies(part_of(state, _UPDATE))
-        if _ROUND not in state or set(update) != set(self._attention()):
+        if _ROUND not in state or set(update) != set(self._left_shapes()):
             raise MalformedMessage(
                 f"what site {self._site_id!r} kept is not an update of this study",
                 remedy="it belongs to another study; start this one with an empty state folder",
             )
         self._left = (int(state[_ROUND]), update)
 
-    def _attention(self) -> tuple[str, ...]:
-        own = set(self._plan.own(self._kind))
-        return tuple(name for name in self._plan.trained(self._kind) if name not in own)
+    def _left_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """What a training leaves for the round's later sums: here the update of layers that groups share."""
+        own, shapes = set(self._plan.own(self._kind)), self._plan.shapes[self._kind]
+        return {name: shapes[name] for name in self._plan.trained(self._kind) if name not in own}
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """The weight, or that this site has held-out records: what it adds whatever its values do."""
@@ -103,18 +104,17 @@ class FedColaSite(SiteProgram):
             return {**otherwise({}, self._score, part_of(broadcast, MODEL)), **settled}
         weight, loss = self._weight(), 0.0
         if stage.step == "own":
-            nothing: tuple[State, float] = ({}, math.nan)
+            # A training that failed has had its turn: the later sums get zeros, and no refusal.
+            left: State = {name: torch.zeros(shape) for name, shape in self._left_shapes().items()}
+            nothing: tuple[State, State, float] = ({}, left, math.nan)
             given = self._plan.received(stage, round_number, broadcast)
-            update, loss = otherwise(nothing, self._train, round_number, *given)
-            # A training that failed has had its turn: the sums of attention layers get zeros, and no refusal.
-            shapes = self._plan.shapes[self._kind]
-            left = update or {name: torch.zeros(shape) for name, shape in shapes.items()}
-            self._left = (round_number, {name: left[name] for name in self._attention()})
+            update, left, loss = otherwise(nothing, self._train, round_number, *given)
+            self._left = (round_number, left)
         else:
             if self._left is None or self._left[0] != round_number:
                 message = f"site {self._site_id!r} did not train in round {round_number}"
                 raise WrongState(message, remedy="it takes part again in the next round that it is asked for")
-            update = self._shared(self._left[1])
+            update = self._shared(stage, self._left[1], broadcast)
         summands: dict[str, torch.Tensor | float] = {
             **{_UPDATE + name: weight * value for name, value in update.items()},
             "loss": weight * loss,
@@ -122,8 +122,14 @@ class FedColaSite(SiteProgram):
         }
         return fitting(exchange, summands)
 
-    def _shared(self, left: State) -> State:
+    def _kept(self, network: Classifier | PairEncoder, update: State) -> State:
+        """What training leaves, with the names and shapes of :meth:`_left_shapes`."""
+        del network
+        return {name: update[name] for name in self._left_shapes()}
+
+    def _shared(self, stage: FedColaStage, left: State, broadcast: State) -> State:
         """An update of shared layers as its sum has it: over all, the mean of the towers of this site."""
+        del stage, broadcast
         found: dict[str, list[torch.Tensor]] = {}
         for name, value in left.items():
             _, summed = self._plan.shared_sum(name) or ("", name)
@@ -136,7 +142,7 @@ class FedColaSite(SiteProgram):
             return 1.0
         return min(len(self._train_samples), options.weight_cap) / options.weight_cap
 
-    def _train(self, round_number: int, received: State, other: State) -> tuple[State, float]:
+    def _train(self, round_number: int, received: State, other: State) -> tuple[State, State, float]:
         options, plan, seed = self._options, self._plan, self._seed
         trained = plan.trained(self._kind)
         with seeded(seed, "local training", self._site_id, round_number):
@@ -154,7 +160,8 @@ class FedColaSite(SiteProgram):
             if isinstance(network, Classifier):
                 fuse(network)
         after = read_parameters(network)
-        return {name: after[name] - received[name] for name in trained}, loss
+        update = {name: after[name] - received[name] for name in trained}
+        return update, self._kept(network, update), loss
 
     def _fit(self, network: nn.Module, optimiser: torch.optim.Optimizer, order: torch.Generator) -> float:
         options, size, loss = self._options, self._options.batch_size, self._loss()

@@ -67,20 +67,21 @@ def score(
     network.eval()
     shares: tuple[float, ...]
     if isinstance(network, PairEncoder):
-        image = _outputs(network.encode_images, held_out.images, device)
-        text = _outputs(network.encode_texts, held_out.tokens, device)
+        image = outputs(network.encode_images, held_out.images, device)
+        text = outputs(network.encode_texts, held_out.tokens, device)
         shares = recall(image, text, required(held_out.sources), gallery)
     else:
-        logits = _outputs(network, held_out.images if kind == "image" else held_out.tokens, device)
+        logits = outputs(network, held_out.images if kind == "image" else held_out.tokens, device)
         finite = torch.isfinite(logits).all(dim=1)
         all_finite(finite, "scores of held-out records")
         shares = (float((finite & (logits.argmax(dim=1) == held_out.labels)).to(torch.float64).mean()),)
     return {**{f"score/{name}": one for name, one in zip(METRICS[kind], shares, strict=True)}, **counted}
 
 
-def _outputs(
+def outputs(
     model: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor | None, device: torch.device
 ) -> torch.Tensor:
+    """What a network makes of records, without gradients, in parts that fit into memory: on the CPU."""
     with torch.no_grad():
         return torch.cat([model(rows.to(device)).cpu() for rows in torch.split(required(inputs), _ROWS)])
 

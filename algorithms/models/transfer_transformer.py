@@ -199,6 +199,10 @@ class Classifier(nn.Module):
         logits: torch.Tensor = self.head(self.norm(self.tower(records)))
         return logits
 
+    def encode(self, records: torch.Tensor) -> torch.Tensor:
+        """[B, c, h, w] images or [B, L] tokens to [B, width], rows of L2 norm 1, as a pair encoder's."""
+        return _unit(self.norm(self.tower(records)))
+
 
 class PairEncoder(nn.Module):
     """The model of the sites with pairs: two towers and one final norm for both."""

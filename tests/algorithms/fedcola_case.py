@@ -44,6 +44,7 @@ test_pairs = 6
 name = "plain"
 colluders = 1
 """
+CREAM = TINY.replace('name = "fedcola"', 'name = "creamfl"\npublic_pairs = 6')
 COUNTED = [("image", 4), ("text", 3), ("pairs", 3)]  # sites of the tiny study
 
 

@@ -250,6 +250,8 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
         text = STATISTICS
     elif algorithm == "fedcola":
         text = TRANSFER
+    elif algorithm == "creamfl":
+        text = TRANSFER.replace('name = "fedcola"', 'name = "creamfl"\npublic_pairs = 4')
     else:
         rho = "rho = 0.0" if unit == "site" else ""
         text = PAIRS.format(algorithm=algorithm, more=OF_PAIRS[algorithm].format(rho=rho))

@@ -17,6 +17,7 @@ REFUSED = ("canonical", "canonical-alignment", "view-kmeans")
 CASES = [
     *((name, "", "none") for name in OF_MEANS),
     *(("fmcsc", variant, "none") for variant in ("", "one-view")),
+    ("creamfl", "", "none"),
     ("fedcola", "", "none"),
     ("statistics", "", "none"),
     *((name, "", "none") for name in OF_PAIRS),

@@ -39,6 +39,7 @@ CASES = [
     ("view-kmeans", "", "none"),
     *(("fmcsc", variant, unit) for variant in ("", "one-view") for unit in ("none", "group", "site")),
     *(("fedcola", variant, unit) for variant in ("", "pairs") for unit in ("none", "group", "site")),
+    *(("creamfl", variant, "none") for variant in ("", "pairs")),
     *((name, "", unit) for name in OF_PAIRS for unit in ("none", "group", "site")),
     ("statistics", "", "none"),
 ]
@@ -73,7 +74,7 @@ def test_a_record_changes_no_answer_no_payment_and_no_entry(
 ) -> None:
     algorithm, variant, unit = case
     study = tiny(algorithm, unit, variant=variant)
-    kind = variant if algorithm == "fedcola" else ""
+    kind = variant if algorithm in ("creamfl", "fedcola") else ""
     without = play(study, broadcast, tmp_path / "without", kind=kind)
     with_it = play(study, broadcast, tmp_path / "with", with_extreme_record, kind=kind)
     assert with_it.replies == without.replies

@@ -77,6 +77,14 @@ class TransferData(checks.ImagesAndTextsFacts, Protocol):
         """One site's records."""
 
 
+@runtime_checkable
+class PublicPairs(Protocol):
+    """A data set with pairs that every party of a study may have, and no hospital holds."""
+
+    def public_pairs(self, count: int) -> Samples:
+        """So many; the same for everybody."""
+
+
 def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> TransferSite:
     """Check one site's records against the public facts, as :func:`checked` does; all pass through here.
 

@@ -93,6 +93,10 @@ class SceneSites(RecordByRecord):
         )
         return check_transfer(site_id, TransferSite(kind, train, held_out), self)
 
+    def public_pairs(self, count: int) -> Samples:
+        """Scenes and their descriptions that no site holds."""
+        return self._samples("pairs", count, numpy_generator(self._seed, "scenes", "public pairs"))
+
     def _samples(self, kind: Kind, count: int, rng: np.random.Generator) -> Samples:
         if kind == "image" and self._options.images == "stripes":
             labels = rng.integers(CLASSES, size=count)

@@ -85,3 +85,41 @@ class TestSharedOverAll:
         assert study().digest() == study(algorithm__shared_over="modality").digest()
         with pytest.raises(ConfigError, match="shared_over: has no effect"):
             tiny(algorithm__shared_over="all", algorithm__aggregation="fedavg")
+
+
+ADDED = {"image": 0.1, "text": 0.2, "pairs": 0.5}
+
+
+class TestFedIot:
+    def change(self, got):
+        return everybody_adds(ADDED[next(iter(got)).split("-")[0]])(got)
+
+    def test_in_blocks_a_site_with_pairs_counts_a_hundredfold(self) -> None:
+        rounds = Rounds(tiny(algorithm__aggregation="fediot", algorithm__co_layers="none"))
+        before, counts = models(rounds), dict(COUNTED)
+        rounds.round(1, self.change)
+        for kind in KINDS:
+            for name, value in models(rounds)[kind].items():
+                step = ADDED[kind]
+                if ".blocks." in name:
+                    one = name.split(".")[0]
+                    top = counts[one] * ADDED[one] + 100 * counts["pairs"] * ADDED["pairs"]
+                    step = top / (counts[one] + 100 * counts["pairs"])
+                wanted = before[kind][name] + step
+                assert torch.allclose(value, wanted, atol=1e-6), (kind, name)
+
+    def test_it_needs_no_sums_but_the_groups_own(self) -> None:
+        algorithm = tiny(algorithm__aggregation="fediot", algorithm__co_layers="none")
+        assert [one.name for one in algorithm.exchanges(1)] == [f"own-{kind}" for kind in KINDS]
+
+    def test_a_group_may_be_absent(self) -> None:
+        absent = {"data__text_sites": 0, "algorithm__co_layers": "none"}
+        rounds = Rounds(tiny(algorithm__aggregation="fediot", **absent))
+        before = rounds.server.model()
+        rounds.round(1, self.change)
+        name = "pairs/text.blocks.0.mlp.fc1.bias"
+        assert torch.allclose(rounds.server.model()[name], before[name] + ADDED["pairs"], atol=1e-6)
+
+    def test_layers_that_it_does_not_have_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match='shared_layers: has no effect with aggregation = "fediot"'):
+            tiny(algorithm__shared_layers="mlp", algorithm__aggregation="fediot")

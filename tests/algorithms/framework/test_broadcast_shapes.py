@@ -20,6 +20,7 @@ CASES = [
     ("canonical-alignment", ""),
     ("fmcsc", ""),
     ("fmcsc", "one-view"),
+    ("creamfl", ""),
     ("fedcola", ""),
     ("statistics", ""),
     ("view-kmeans", ""),
