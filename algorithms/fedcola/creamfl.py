@@ -184,8 +184,8 @@ class CreamFLSite(FedColaSite):
         del self
         (other,) = needed(stage)
         own = left[stage.of]
+        # Zeros, of a training that failed, weigh 1: in round 1 all do, and a smaller total would tell of it.
         weight = torch.softmax(own @ broadcast[OTHER + other].T, dim=1).diagonal() * len(own)
-        weight = weight * own.any(dim=1)  # zeros are of a training that failed
         return {_MEAN: weight[:, None] * own, _WEIGHT: weight}
 
     def _train(self, round_number: int, received: State, other: State) -> tuple[State, State, float]:

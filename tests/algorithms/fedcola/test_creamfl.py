@@ -84,20 +84,24 @@ def test_public_pairs_are_the_same_everywhere_and_nobody_s() -> None:
             assert not any(torch.equal(one, other) for one in part for other in public.images)
 
 
-def test_a_training_that_failed_counts_nothing() -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_no_weight_tells_of_a_training_that_failed(number: int) -> None:
     rounds = Rounds(tiny(CREAM))
-    rounds.round(1)
+    if number == 2:
+        rounds.round(1)
 
     def fails(*_: object) -> float:
         raise ArithmeticError("of its records")
 
     rounds.programs["image-2"]._fit = fails
     for kind in KINDS:
-        rounds.contributions(2, f"own-{kind}")
-    got = rounds.contributions(2, "public-image")
-    assert not got["image-2"]["update/contrast"].any()
+        rounds.contributions(number, f"own-{kind}")
+    got = rounds.contributions(number, "public-image")
     assert not got["image-2"]["update/representation"].any()
-    assert got["image-1"]["update/contrast"].all()
+    assert got["image-1"]["update/representation"].all()
+    weights = [got[site]["update/contrast"] for site in ("image-1", "image-2")]
+    assert torch.allclose(weights[1], torch.ones(6))
+    assert torch.allclose(*weights) == (number == 1)
 
 
 def test_weights_fit_their_bound_however_representations_lie() -> None:
