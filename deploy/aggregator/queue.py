@@ -23,6 +23,7 @@ from secfed.records.transcript import CLOSED
 from secfed.runs.run_folder import TRANSCRIPT_FILE
 
 _LOOK_S: Final = 1.0
+_LONG_S: Final = 600.0  # opens any study, so that turns that are too short for it grow up to here
 _LAST_BYTES: Final = 1 << 16  # the last line of a transcript is shorter
 
 GivesWay = Callable[[float], bool]  # whether a study that has waited so many seconds is put aside
@@ -70,7 +71,8 @@ class StudyQueue:
         is_paused: whether the operator has paused the study of this name.
         tell: for the operator's log.
         stopper: turns Ctrl-C into ``Stopped``.
-        patience_s: how long a study waits for hospitals while another one waits for its turn.
+        patience_s: how long a study waits for hospitals while another one waits for its turn; twice as long
+            after every turn that it gave away, up to ten minutes.
 
     Raises:
         ConfigError: a source is not there, or two studies would share a run's folder.
@@ -83,7 +85,7 @@ class StudyQueue:
         is_paused: Callable[[str], bool],
         tell: Callable[..., None],
         stopper: Stopper,
-        patience_s: float = 600.0,
+        patience_s: float = _LONG_S,
     ) -> None:
         self._sources, self._out = tuple(sources), out
         self.is_single = len(self._sources) == 1 and not self._sources[0].is_dir()
@@ -154,7 +156,7 @@ class StudyQueue:
                 others = [names[other.file] for other in left if other is not one]
                 self._tell("turn", study=names[one.file], out=str(one.out), queued=others)
             try:
-                serve(one, self._gives_way(one, done))
+                serve(one, self._gives_way(one, done, gave_way[one.file]))
                 served.add(one.file)
             except StudyPaused:
                 if not self._is_paused(names[one.file]):
@@ -169,13 +171,14 @@ class StudyQueue:
         if failures:
             raise next(iter(failures.values()))
 
-    def _gives_way(self, study: QueuedStudy, done: Collection[Path]) -> GivesWay:
+    def _gives_way(self, study: QueuedStudy, done: Collection[Path], before: int) -> GivesWay:
         name = study.name
+        patience_s = min(self._patience_s * 2.0 ** min(before, 20), max(self._patience_s, _LONG_S))
 
         def gives_way(waited_s: float) -> bool:
             if self._is_paused(name):
                 return True
-            if waited_s <= self._patience_s:
+            if waited_s <= patience_s:
                 return False
             try:  # looked for now: one may have been put there since this turn began
                 return any(not self._is_paused(other.name) for other in self._left({*done, study.file}))

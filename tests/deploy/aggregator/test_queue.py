@@ -35,11 +35,12 @@ class Case:
         path.write_text(f'[study]\nname = "{name}"\n', encoding="utf-8")
         return path
 
-    def queue(self, *sources: Path) -> StudyQueue:
+    def queue(self, *sources: Path, patience_s: float = 600.0) -> StudyQueue:
         def tell(event: str, **facts: Any) -> None:
             self.told.append((event, facts))
 
-        return StudyQueue(sources or (self.studies,), self.out, self.paused.__contains__, tell, self.stopper)
+        paused = self.paused.__contains__
+        return StudyQueue(sources or (self.studies,), self.out, paused, tell, self.stopper, patience_s)
 
     def run(self, *sources: Path) -> None:
         self.queue(*sources).run(self._serve)
@@ -112,7 +113,7 @@ def test_another_study_in_the_file_of_a_finished_one_has_its_turn(case: Case) ->
 def test_with_nothing_else_to_do_a_study_waits_on(case: Case) -> None:
     case.paused |= {"beta", "gamma"}
     queue = case.queue()
-    gives_way = queue._gives_way(queue.studies()[0], set())
+    gives_way = queue._gives_way(queue.studies()[0], set(), 0)
     assert not gives_way(10_000.0)
     case.add("delta")  # put there while alpha waits
     assert gives_way(10_000.0)
@@ -121,6 +122,19 @@ def test_with_nothing_else_to_do_a_study_waits_on(case: Case) -> None:
     case.paused.remove("gamma")
     assert gives_way(10_000.0)
     assert not gives_way(10.0)
+
+
+@pytest.mark.parametrize(
+    ("patience", "turns"), [(5.0, [5, 10, 20, 40]), (400.0, [400, 600]), (900.0, [900, 900])]
+)
+def test_turns_too_short_to_open_a_study_grow_up_to_ten_minutes(
+    case: Case, patience: float, turns: list[int]
+) -> None:
+    queue = case.queue(patience_s=patience)
+    for before, seconds in [*enumerate(turns), (5000, max(600, turns[0]))]:
+        gives_way = queue._gives_way(queue.studies()[0], set(), before)
+        assert not gives_way(seconds)
+        assert gives_way(seconds + 1)
 
 
 def test_paused_studies_are_waited_for_and_ctrl_c_ends_the_wait(case: Case) -> None:
