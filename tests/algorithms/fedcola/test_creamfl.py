@@ -179,3 +179,11 @@ class TestRefused:
         with pytest.raises(ConfigError, match=r"privacy\.unit"):
             with_privacy(made, build(made), build_data(made).sites)
         assert CreamFL.private_units == ()
+
+
+@pytest.mark.parametrize("absent", ["image", "text"])
+def test_a_group_may_be_absent(absent: str) -> None:
+    rounds = Rounds(tiny(CREAM, **{f"data__{absent}_sites": 0})).run()
+    assert "text_to_image_recall_at_1" in rounds.server.metrics()[2]
+    for one in ("image", "text"):
+        assert rounds.server.save()[f"public/{one}"].any()  # sites with pairs represent both
