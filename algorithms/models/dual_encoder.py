@@ -103,6 +103,15 @@ class DualEncoder(nn.Module):
         words = tokens != 0
         return Features(self.image_encoder(images), self.text_encoder(tokens, words), words)
 
+    def describe(self, images: torch.Tensor, tokens: torch.Tensor) -> Features:
+        """As :meth:`encode`, but of a tower the features that its package gives, before layers that train."""
+        words = tokens != 0
+        image, text = (
+            one.untrained if isinstance(one, TowerEncoder) else one
+            for one in (self.image_encoder, self.text_encoder)
+        )
+        return Features(image(images), text(tokens, words), words)
+
     def align(self, features: Features, tokens: torch.Tensor | None = None) -> Aligned:
         """Embeddings of features.
 

@@ -148,12 +148,16 @@ class TowerEncoder(nn.Module):
 
     def forward(self, records: torch.Tensor, words: torch.Tensor | None = None) -> torch.Tensor:
         """[B, channels, size, size] images, or [B, L] tokens with ``words``, to [B, T, width]."""
-        found = features(self.name, records, words)
-        tokens = self.adapt(self.norm(found))
-        if not self._is_text:
-            tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1)
+        tokens = self._with_mean(self.adapt(self.norm(features(self.name, records, words))))
         mixed: torch.Tensor = self.block(tokens, attn_mask=None if words is None else words[:, None, None, :])
         return mixed
+
+    def untrained(self, records: torch.Tensor, words: torch.Tensor | None = None) -> torch.Tensor:
+        """The same tokens before anything that trains: the tower's own features, each normed."""
+        return self._with_mean(self.norm(features(self.name, records, words)))
+
+    def _with_mean(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens if self._is_text else torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1)
 
 
 def text_tower(name: str, vocabulary: int, width: int, heads: int) -> TowerEncoder:

@@ -78,6 +78,22 @@ def test_features_are_computed_once_and_do_not_train(fake: Fake) -> None:
     assert {name.split(".")[1] for name in made.encoder_names} == {"adapt", "block"}
 
 
+def test_a_description_is_of_the_package_s_features_whatever_has_trained_on_top(fake: Fake) -> None:
+    made, batch = model(), pairs(3)
+    before = made.describe(*batch)
+    assert before.image.shape == (3, 1 + 4, 1280)
+    assert before.text.shape == (3, Shapes.text_length, 384)
+    torch.testing.assert_close(before.image[:, 0], before.image[:, 1:].mean(dim=1))
+    with torch.no_grad():
+        for value in made.parameters():
+            value.add_(1.0)
+    assert torch.equal(made.describe(*batch).image, before.image)
+    torch.manual_seed(0)
+    trains = build(Pairs(), options())  # type: ignore[arg-type]
+    assert torch.equal(trains.describe(*batch).image, trains.encode(*batch).image)
+    assert fake.seen == 6
+
+
 def test_one_tower_with_an_encoder_that_trains(fake: Fake) -> None:
     torch.manual_seed(0)
     made = build(Pairs(), options(image_tower="efficientnet-lite0"))  # type: ignore[arg-type]
