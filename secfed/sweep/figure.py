@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -29,6 +30,9 @@ Curve: TypeAlias = tuple[tuple[str, Value], ...]
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 _DODGE = 0.03  # of the step between two values, so that error bars do not hide each other
 _MOST_TICKS = 12
+_MOST_NAMES, _LONGEST_NAME = 5, 16  # below an axis; more or longer ones stand beside it, a row each
+_ROW_IN, _NAME_WIDTH = 0.3, 46
+_TITLE_LETTERS_PER_IN = 11
 _NOTE_SIZE = 7
 _LETTERS_PER_IN = 17.5  # of that size
 _NOTE_LINE_IN, _LEGEND_LINE_IN = 0.125, 0.19
@@ -90,9 +94,25 @@ def positions(values: Sequence[Value], scale: Scale | None) -> dict[Value, float
     return at | {value: beyond for value in values if is_inf(value)}
 
 
+@dataclass(frozen=True)
+class _Along:
+    """The dimension that a panel's points lie along."""
+
+    x: str
+    places: Mapping[Value, float]
+    labels: Labels
+
+    @property
+    def rows(self) -> int:
+        """How many names stand beside the panels; 0 where there is room for them below."""
+        names = [self.labels.value(self.x, value) for value in self.places if isinstance(value, str)]
+        crowded = len(names) > _MOST_NAMES or max(map(len, names), default=0) > _LONGEST_NAME
+        return len(names) if crowded else 0
+
+
 def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Figure:
     sweep, labels = plan.sweep, Labels(plan, rows)
-    places = positions(_values(sweep, x), sweep.figure.x_scale)
+    along = _Along(x, positions(_values(sweep, x), sweep.figure.x_scale), labels)
     points = groups(rows)
     curves = list(dict.fromkeys(_curve(group, x) for group in points if group.cells))
     begun = {group.at.get("panel") for group in points if group.cells}
@@ -100,41 +120,30 @@ def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) 
     if x != "panel" and sweep.panels:
         panels = [panel.name for panel in sweep.panels if panel.name in begun]
     across = len(metrics) if len(metrics) > 1 else min(len(panels), 3)
-    figure, axes = style.new_figure(
-        len(panels) * len(metrics), across=across, width_in=max(5.6, 3.6 * across), height_in=2.7
-    )
-    drawn = iter(axes)
-    for panel in panels:
-        for metric in metrics:
-            ax = next(drawn)
-            members = [g for g in points if panel is None or g.at.get("panel") == panel]
-            for number, curve in enumerate(curves):
-                mine = [g for g in members if _curve(g, x) == curve and metric in g.cells]
-                _plot(ax, mine, x, metric, places, number, len(curves), _name(labels, curve))
-            if panel is not None:
-                ax.set_title(labels.value("panel", panel))
-            ax.set_ylabel(metric_title(sweep, metric))
-            if sweep.figure.percent:
-                ax.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=""))
-            ax.set_xlabel(sweep.figure.x_label or labels.dimension(x))
-            _ticks(ax, places, labels, x)
+    width_in = 3.0 + 2.6 * across if along.rows else max(5.6, 3.6 * across)
+    height_in = max(2.7, 0.9 + _ROW_IN * along.rows)
+    shown = list(itertools.product(panels, metrics))
+    figure, axes = style.new_figure(len(shown), across=across, width_in=width_in, height_in=height_in)
+    for at, (ax, (panel, metric)) in enumerate(zip(axes, shown, strict=True)):
+        members = [g for g in points if panel is None or g.at.get("panel") == panel]
+        for number, curve in enumerate(curves):
+            mine = [g for g in members if _curve(g, x) == curve and metric in g.cells]
+            _plot(ax, mine, along, metric, number, len(curves), _name(labels, curve))
+        if panel is not None:
+            letters = int(_TITLE_LETTERS_PER_IN * width_in / across)
+            ax.set_title(textwrap.fill(labels.value("panel", panel), letters))
+        _axes(ax, along, sweep, metric, is_first=at % across == 0)
     seeds = sorted({group.cells[metric].n for group in points for metric in metrics if metric in group.cells})
     _annotate(figure, axes[0], sweep, labels, rows, seeds, several=len(curves) > 1 or any(curves))
     return figure
 
 
 def _plot(
-    ax: Axes,
-    points: Sequence[Group],
-    x: str,
-    metric: str,
-    places: Mapping[Value, float],
-    number: int,
-    curves: int,
-    label: str,
+    ax: Axes, points: Sequence[Group], along: _Along, metric: str, number: int, curves: int, label: str
 ) -> None:
+    x, places = along.x, along.places
     ordered = sorted(places.values())
-    step = min((b - a for a, b in pairwise(ordered)), default=1.0)
+    step = min((b - a for a, b in itertools.pairwise(ordered)), default=1.0)
     shift = (number - (curves - 1) / 2) * _DODGE * step
     points = sorted(points, key=lambda group: places[group.at[x]])
     finite = [group for group in points if not is_inf(group.at[x])]
@@ -149,18 +158,36 @@ def _plot(
     # Names have nothing between them, and neither have the largest number and infinity.
     joined = len(finite) if isinstance(next(iter(places)), int | float) else 0
     bars = None if np.isnan(spread).all() else spread
-    ax.errorbar(where, means, yerr=bars, capsize=2.5, linestyle="", elinewidth=1, **look)
+    bar: dict[str, Any] = {"capsize": 2.5, "linestyle": "", "elinewidth": 1}
+    if along.rows:
+        ax.errorbar(means, where, xerr=bars, **bar, **look)
+        ax.plot(means, where, label=label, linestyle="", **look)
+        return
+    ax.errorbar(where, means, yerr=bars, **bar, **look)
     ax.plot(where[:joined], means[:joined], label=label, linestyle="-" if joined else "", **look)
     if joined and joined < len(points):
         ax.plot(where[joined - 1 :], means[joined - 1 :], linestyle=":", linewidth=1.2, color=colour)
 
 
-def _ticks(ax: Axes, places: Mapping[Value, float], labels: Labels, x: str) -> None:
-    shown = sorted(places.items(), key=lambda item: item[1])
+def _axes(ax: Axes, along: _Along, sweep: SweepFile, metric: str, *, is_first: bool) -> None:
+    """What both axes say; names beside the panels stand at the first of a row only."""
+    values = ax.xaxis if along.rows else ax.yaxis
+    values.set_label_text(metric_title(sweep, metric))
+    if sweep.figure.percent:
+        values.set_major_formatter(PercentFormatter(xmax=1.0, symbol=""))
+    shown = sorted(along.places.items(), key=lambda item: item[1])
+    if along.rows:
+        names = [textwrap.fill(along.labels.value(along.x, value), _NAME_WIDTH) for value, _ in shown]
+        ax.set_yticks([place for _, place in shown], names if is_first else [""] * len(names))
+        ax.grid(visible=True, axis="both")
+        ax.margins(x=0.08)
+        ax.set_ylim(shown[-1][1] + 0.6, shown[0][1] - 0.6)  # the first one above
+        return
     every = -(-len(shown) // _MOST_TICKS)
     shown = shown[::-1][::every][::-1]
-    names = [textwrap.fill(labels.value(x, value), 16) for value, _ in shown]
+    names = [textwrap.fill(along.labels.value(along.x, value), _LONGEST_NAME) for value, _ in shown]
     ax.set_xticks([place for _, place in shown], names)
+    ax.set_xlabel(sweep.figure.x_label or along.labels.dimension(along.x))
     ax.margins(x=0.06, y=0.12)
 
 

@@ -313,3 +313,29 @@ def test_private_metrics_of_a_point_have_the_error_of_their_mean_or_are_withheld
     assert group.cells["accuracy"].withheld
     assert math.isnan(group.cells["accuracy"].mean)
     assert metric_names([replace(rows[0], metrics={"accuracy_error_95": 0.4})]) == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("names", "lying"),
+    [(["a", "b"], False), (["a", "b", "c", "d", "e", "f"], True), (["a", "more than fits below"], True)],
+)
+def test_names_that_do_not_fit_below_stand_beside_a_row_each(
+    tmp_path: Path, drawn: list[Figure], names: list[str], lying: bool
+) -> None:
+    variants = "".join(
+        f'[[sweep.variant]]\nname = "v{k}"\nlabel = "{name}"\nset = {{ data.sites = {3 + k} }}\n'
+        for k, name in enumerate(names)
+    )
+    panels = '[[sweep.panel]]\nname = "p"\n[[sweep.panel]]\nname = "q"\nset = { study.rounds = 2 }\n'
+    found, rows = carried_out(tmp_path, f"{STUDY}[sweep]\nseeds = [1, 2]\n{variants}{panels}")
+    write_figure(found, rows, tmp_path)
+    first, second = drawn[0].axes
+    shown = [
+        [tick.get_text() for tick in (ax.get_yticklabels() if lying else ax.get_xticklabels())]
+        for ax in (first, second)
+    ]
+    assert shown == [names, [""] * len(names) if lying else names]
+    (bars,) = (item for item in first.containers if isinstance(item, ErrorbarContainer))
+    assert (bars.has_xerr, bars.has_yerr) == (lying, not lying)
+    means = [group.cells["accuracy"].mean for group in groups(rows) if group.at["panel"] == "p"]
+    assert list(bars.lines[0].get_xdata() if lying else bars.lines[0].get_ydata()) == means
