@@ -1,16 +1,18 @@
 """What the vision-language papers claim, and what runs of ``results_vlp.py`` say to it, with intervals.
 
-    python benchmarks/vlp_claims.py [RUNS] [--update-docs]
+    python benchmarks/vlp_claims.py [RUNS] [SWEEP] [--update-docs]
 
-reads the JSON files of RUNS (default ``runs/vlp/chest-synthetic``) and rewrites the section "claims" of
-docs/results/vlp.md. A claim is a difference of two methods with the same seeds, hence the same records,
-division and batches. The interval is Student's, 95 %, over those differences. A claim is *shown* where it
-lies on the claim's side of zero, *refuted* where it lies on the other, and *open* otherwise, or where seeds
-are too few or all equal for an interval.
+reads the JSON files of RUNS (default ``runs/vlp/chest-synthetic``) and the table of SWEEP (default
+``runs/vlp-medpix-towers``), where it is, and rewrites the section "claims" of docs/results/vlp.md. A claim is
+a difference of two methods with the same seeds, hence the same records, division and batches. The interval is
+Student's, 95 %, over those differences. A claim is *shown* where it lies on the claim's side of zero,
+*refuted* where it lies on the other, and *open* otherwise, or where seeds are too few or all equal for an
+interval.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import statistics
 import sys
@@ -27,12 +29,17 @@ PAGE = sections.ROOT / "docs" / "results" / "vlp.md"
 BEGIN, END = "<!-- begin claims -->", "<!-- end claims -->"
 _HEAD = f"""## Claims
 
-    python {Path(__file__).resolve().relative_to(sections.ROOT)} runs/vlp/chest-synthetic --update-docs
+    python {Path(__file__).resolve().relative_to(sections.ROOT)} --update-docs
 
-Each line is a difference of two methods with the same seeds, synthetic chest images, pretrained encoders:
-its mean and its 95 % interval over seeds (Student's, of paired differences). **Shown**: the interval lies on
-the claim's side of zero; **refuted**: on the other; **open**: it contains zero, or there are fewer than three
-seeds, or all agree to the last held-out pair, which says nothing of how far others lie."""
+Each line is a difference of two methods with the same seeds: its mean and its 95 % interval over seeds
+(Student's, of paired differences). **Shown**: the interval lies on the claim's side of zero; **refuted**: on
+the other; **open**: it contains zero, or there are fewer than three seeds, or all agree to the last held-out
+pair, which says nothing of how far others lie.
+
+Synthetic chest images, encoders pretrained on others of their kind:"""
+_HEAD_OF_SWEEP = (
+    "[MedPix on top of public encoders](#on-top-of-public-encoders), which saw no CT or MR image:"
+)
 
 
 def _score(key: str) -> Callable[[Run], float | None]:
@@ -165,13 +172,39 @@ def table(found: dict[str, dict[int, Run]]) -> str:
     return sections.table(["paper", "claim", "state", "effect", "seeds", "runs"], lines)
 
 
+def table_of_sweep(path: Path) -> str:
+    """The methods of a sweep less its FedAvg, in every panel; nothing where it was not run."""
+    if not path.is_file():
+        return ""
+    found: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            if row["status"] == "done":
+                found.setdefault((row["panel"], row["variant"]), {})[row["seed"]] = row
+    lines = []
+    for (panel, variant), runs in found.items():
+        beside = found.get((panel, "fedavg"), {})
+        for score, name in (("recall_at_1", "R@1"), ("recall_at_5", "R@5")):
+            gaps = [
+                100 * (float(runs[seed][score]) - float(beside[seed][score]))
+                for seed in sorted(set(runs) & set(beside))
+            ]
+            if variant != "fedavg" and gaps:
+                effect, state = verdict(gaps, 1)
+                lines.append([panel, f"`{variant}` above FedAvg, {name}", state, effect, str(len(gaps))])
+    return sections.table(["shift", "claim", "state", "effect", "seeds"], lines) if lines else ""
+
+
 def main() -> int:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/vlp/chest-synthetic")
     found: dict[str, dict[int, Run]] = {}
     for path in sorted(folder.glob("*-pretrained-seed-*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         found.setdefault(run["method"], {})[run["seed"]] = run
-    text = f"{BEGIN}\n{_HEAD}\n\n{table(found)}\n{END}"
+    sweep = Path(sys.argv[2] if len(sys.argv) > 2 else "runs/vlp-medpix-towers")
+    real = table_of_sweep(sweep / "results.csv")
+    parts = [BEGIN + "\n" + _HEAD, table(found), *([_HEAD_OF_SWEEP, real] if real else [])]
+    text = "\n\n".join(parts) + f"\n{END}"
     target = sections.beside(PAGE)
     page = target.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN, 1)

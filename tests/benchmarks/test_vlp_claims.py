@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import vlp_claims
 import vlp_runs
@@ -47,3 +49,23 @@ def test_differences_are_of_equal_seeds() -> None:
 def test_every_claim_names_methods_that_can_be_run() -> None:
     names = {f"{name}-pretrained" for claim in vlp_claims.CLAIMS for name in (claim.method, claim.beside)}
     assert names <= set(vlp_runs.ALL)
+
+
+def test_a_sweep_s_methods_are_compared_with_its_own_fedavg_in_every_panel(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    lines = ["panel,variant,seed,status,recall_at_1,recall_at_5"]
+    for seed, more in ((1, 0.0), (2, 0.01), (3, -0.01)):
+        lines += [f"p,fedavg,{seed},done,{0.2 + more},0.5", f"p,feddra,{seed},done,{0.25 + 2 * more},0.4"]
+    lines += ["q,fedavg,1,done,0.1,0.1", "q,feddra,1,failed,,", "q,fedrgb,1,done,0.2,0.05"]
+    table.write_text("\n".join(lines), encoding="utf-8")
+    rows = [
+        [part.strip() for part in line.split("|")[1:-1]]
+        for line in vlp_claims.table_of_sweep(table).splitlines()[2:]
+    ]
+    assert rows == [
+        ["p", "`feddra` above FedAvg, R@1", "**shown**", "+5.0 (+2.5 to +7.5)", "3"],
+        ["p", "`feddra` above FedAvg, R@5", "open", "-10.0", "3"],
+        ["q", "`fedrgb` above FedAvg, R@1", "open", "+10.0", "1"],
+        ["q", "`fedrgb` above FedAvg, R@5", "open", "-5.0", "1"],
+    ]
+    assert vlp_claims.table_of_sweep(tmp_path / "nothing.csv") == ""
