@@ -29,14 +29,12 @@ NOBODY: Final = "nobody"
 RECALLS: Final = ("image_to_text_recall_at_1", "text_to_image_recall_at_1")
 
 
-def shapley(worth: Mapping[Coalition, float]) -> dict[str, float]:
+def shapley(worth: Mapping[Coalition, float], groups: Coalition) -> dict[str, float]:
     """The value of every group; ``worth`` has every coalition of them, also that of nobody."""
-    groups = frozenset().union(*worth)
     missing = 2 ** len(groups) - len(worth)
     if missing:
-        raise ValueError(
-            f"{missing} of the {2 ** len(groups)} coalitions of {', '.join(sorted(groups))} are missing"
-        )
+        named = ", ".join(sorted(groups))
+        raise ValueError(f"{missing} of the {2 ** len(groups)} coalitions of {named} are missing")
     return {
         group: sum(
             (worth[with_it | {group}] - worth[with_it])
@@ -52,30 +50,32 @@ def coalitions(groups: Coalition) -> Iterable[Coalition]:
     return (frozenset(one) for size in range(len(groups) + 1) for one in combinations(sorted(groups), size))
 
 
-def read(path: Path, scores: Iterable[str]) -> dict[str, dict[int, dict[Coalition, float]]]:
-    """Worths in points, by panel and seed, of the runs that are done."""
+def read(path: Path, scores: Iterable[str]) -> tuple[dict[str, dict[int, dict[Coalition, float]]], Coalition]:
+    """Worths in points, by panel and seed, of the runs that are done; and the groups of all runs."""
     found: dict[str, dict[int, dict[Coalition, float]]] = {}
+    groups: set[str] = set()
     with path.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
+            name = row["variant"]
+            coalition = frozenset(() if name == NOBODY else name.split("-"))
+            groups |= coalition
             if row["status"] == "done":
-                name = row["variant"]
-                coalition = frozenset(() if name == NOBODY else name.split("-"))
                 seeds = found.setdefault(row.get("panel", ""), {})
-                seeds.setdefault(int(row["seed"]), {})[coalition] = 100 * sum(
-                    float(row[one]) for one in scores
-                )
-    return found
+                worth = 100 * sum(float(row[one]) for one in scores)
+                seeds.setdefault(int(row["seed"]), {})[coalition] = worth
+    return found, frozenset(groups)
 
 
-def rows(seeds: Mapping[int, Mapping[Coalition, float]]) -> list[list[str]]:
+def rows(seeds: Mapping[int, Mapping[Coalition, float]], groups: Coalition) -> list[list[str]]:
     """Worths of coalitions, then values of groups."""
-    names = sorted(next(iter(seeds.values())), key=lambda one: (len(one), sorted(one)))
+    values = [shapley(worth, groups) for worth in seeds.values()]
     worths = [
         [" and ".join(sorted(one)) or NOBODY, spread([worth[one] for worth in seeds.values()]), ""]
-        for one in names
+        for one in coalitions(groups)
     ]
-    values = [shapley(worth) for worth in seeds.values()]
-    return worths + [[f"value of {group}", "", spread([one[group] for one in values])] for group in values[0]]
+    return worths + [
+        [f"value of {one}", "", spread([value[one] for value in values])] for one in sorted(groups)
+    ]
 
 
 def spread(found: list[float]) -> str:
@@ -89,9 +89,10 @@ def main() -> int:
     parser.add_argument("results", nargs="?", type=Path, default=Path("runs/fedcola-shapley/results.csv"))
     parser.add_argument("--score", action="append", metavar="NAME", help="a column; several are added")
     options = parser.parse_args()
-    for panel, seeds in read(options.results, options.score or RECALLS).items():
+    runs, groups = read(options.results, options.score or RECALLS)
+    for panel, seeds in runs.items():
         try:
-            found = sections.table(["beside sites with pairs", "worth", "Shapley value"], rows(seeds))
+            found = sections.table(["beside sites with pairs", "worth", "Shapley value"], rows(seeds, groups))
         except ValueError as problem:
             print(f"Error: {options.results}, {panel}: {problem}; let the sweep go on", file=sys.stderr)
             return 1

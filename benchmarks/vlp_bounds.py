@@ -1,10 +1,10 @@
-"""Each hospital alone, and all pairs in one place: what a sweep's FedAvg lies between. An ORACLE's numbers.
+"""Each hospital alone, and all pairs in one place, beside the federated methods of a sweep. For simulations.
 
     python benchmarks/vlp_bounds.py [examples/vlp-medpix-towers.toml] [--variant fedavg] [--seeds 1]
 
 Takes one variant of the sweep in every panel, and prints, beside it, recall of models of single hospitals
-(the mean over them, each measured at all) and of one that had all pairs, with as many steps: in percent,
-mean over hospitals.
+(the mean over them, each measured at all), and of one that had all pairs, in as many steps as all hospitals
+take together: in percent, mean over hospitals.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ class PairFeatures:
     def described(self, network: DualEncoder | None, images: torch.Tensor, tokens: torch.Tensor) -> Both:
         """Features of [B, ..] images and [B, L] tokens: [B, sizes[0]] and [B, sizes[1]]."""
         if network is not None:
-            return self._pooled(network.describe(images, tokens))
+            # A user's own network has no packages to look under.
+            return self._pooled(getattr(network, "describe", network.encode)(images, tokens))
         words = torch.zeros(len(tokens), self.vocabulary)
         words.scatter_add_(1, tokens, (tokens != 0).to(words.dtype))
         return images.flatten(1), words

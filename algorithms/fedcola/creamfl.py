@@ -1,14 +1,18 @@
 """CreamFL as sums allow: each group's models averaged, and its view of public pairs averaged with weights.
 
 After its training a site represents public images, texts or both, which all parties make from the study
-file. The representation x_k of pair k counts by its contrast to last round's common representations T of the
-other modality, exp(x_k . T_k) / sum_j exp(x_k . T_j). Numerator and denominator of the weighted mean over
-sites are sums, so the published weights come out exactly, and nobody sees a site's representations. In the
-next round sites with pairs are pulled to the means: ``distillation`` times the squared error of a batch.
+file. The representation x_k of pair k counts by its contrast to common representations T of the other
+modality, exp(x_k . T_k) / sum_j exp(x_k . T_j). Numerator and denominator of the weighted mean over sites are
+sums, so the method's softmax over sites comes out exactly, and nobody sees a site's representations. In the
+next round sites with pairs are pulled to the means: ``distillation`` times the mean squared error of a batch.
 
-As in FedCola's paper, models are averaged instead of trained on records of the server. Two things differ:
+As in FedCola's paper, models are averaged instead of trained on records of the server. Three things differ:
 sites distil instead of the server, because hospitals replay the server under encrypted sums and could not if
-it trained; and the contrast of local training is left out, which that paper multiplies by 1e-7.
+it trained; T are the means of the round before (all sites count the same in round 1), not what the server's
+model makes of the pairs; and the contrast of local training is left out, which that paper multiplies by 1e-7.
+
+Security: how a site's representations differ from the received model's is a function of its update. Over
+changing samples of sites (``participation``) both tell, in the long run, what of them stays the same.
 
 Source: Yu et al., "Multimodal Federated Learning via Contrastive Representation Ensemble", ICLR 2023, arXiv
 2302.08888; settings: Sun et al., ECCV 2024, arXiv 2404.12467, appendix B.1.
@@ -41,11 +45,13 @@ from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.step import onto
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Field, State
+from secfed.wire.parts import all_finite
 
 _PUBLIC: Final = "public/"
-_MEAN: Final = "representation"  # each times its weight
-_WEIGHT: Final = "contrast"
+_MEAN: Final = "public/representation"  # each times its weight
+_WEIGHT: Final = "public/contrast"
 _LARGEST: Final = 8.0  # above e^2: a product of two vectors no longer than 1 lies between -1 and 1
+_ROWS: Final = 256  # whose products are in memory at a time
 _ANOTHER: Final[Mapping[Modality, Modality]] = {"image": "text", "text": "image"}
 
 
@@ -54,9 +60,12 @@ class CreamFLOptions(FedColaOptions):
 
     aggregation: Literal["fedavg"] = OptionField(default="fedavg", description='"fedavg", and nothing else')
     co_layers: Literal["none"] = OptionField(default="none", description='"none", and nothing else')
-    public_pairs: int = OptionField(default=200, ge=2, description="pairs that everybody makes, at least 2")
+    weighting: Literal["equal"] = OptionField(default="equal", description='"equal", and nothing else')
+    public_pairs: int = OptionField(
+        default=200, ge=2, le=10_000, description="pairs that everybody makes, 2 to 10,000"
+    )
     distillation: float = OptionField(
-        default=1.0, ge=0, description="what multiplies the squared error on public pairs, at least 0"
+        default=1.0, ge=0, description="what multiplies the mean squared error on public pairs, at least 0"
     )
 
 
@@ -70,8 +79,7 @@ class CreamFLPlan(FedColaPlan):
     def training(self) -> tuple[FedColaStage, ...]:
         """The groups' own sums, and those over public pairs."""
         pairs, width, bits = self.options.public_pairs, self.model.width, self.protection.bits
-        fields = [Field(f"update/{_MEAN}", (pairs, width), _LARGEST, bits)]
-        fields.append(Field(f"update/{_WEIGHT}", (pairs,), _LARGEST, bits))
+        fields = [Field(_MEAN, (pairs, width), _LARGEST, bits), Field(_WEIGHT, (pairs,), _LARGEST, bits)]
         return (
             *super().training,
             *(
@@ -102,6 +110,10 @@ class CreamFL(FedCola):
         common = {OTHER + one: shape for one in needed(stage)}
         return {**super().broadcast_shapes(round_number, stage), **common}
 
+    def field_words(self) -> Mapping[str, str]:
+        """Beside FedCola's, what models make of public pairs."""
+        return {**super().field_words(), "public": "representations of public pairs"}
+
     def server(self) -> CreamFLServer:
         """A fresh server program."""
         return CreamFLServer(self.plan, self.initial)
@@ -116,6 +128,13 @@ def needed(stage: FedColaStage) -> tuple[Modality, ...]:
     if stage.step == "shared" and stage.of != "pairs":
         return (_ANOTHER[stage.of],)
     return MODALITIES if stage.step == "own" and stage.of == "pairs" else ()
+
+
+def contrast(own: torch.Tensor, common: torch.Tensor) -> torch.Tensor:
+    """[n] exp(x_k . t_k) over the mean of exp(x_k . t_j), below ``_LARGEST`` whatever ``common`` holds."""
+    common = common / common.norm(dim=1, keepdim=True).clamp_min(1.0)  # an honest mean is never longer
+    products = ((rows @ common.T).logsumexp(dim=1) for rows in torch.split(own, _ROWS))
+    return ((own * common).sum(dim=1) - torch.cat(list(products))).exp() * len(own)
 
 
 class CreamFLServer(FedColaServer):
@@ -140,8 +159,8 @@ class CreamFLServer(FedColaServer):
         for one in MODALITIES:
             totals = self._pending.get(f"public-{one}")
             if totals is not None:
-                weight = totals[f"update/{_WEIGHT}"][:, None]
-                mean = (totals[f"update/{_MEAN}"] / weight).to(torch.float32)
+                weight = totals[_WEIGHT][:, None]
+                mean = (totals[_MEAN] / weight).to(torch.float32)
                 self._common[one] = torch.where(weight > 0, mean, self._common[one])
 
     def save(self) -> State:
@@ -178,15 +197,18 @@ class CreamFLSite(FedColaSite):
             if isinstance(network, PairEncoder)
             else {network.kind: network.encode}
         )
-        return {one: outputs(encode, records[one], self._device) for one, encode in encoders.items()}
+        found = {one: outputs(encode, records[one], self._device) for one, encode in encoders.items()}
+        finite = torch.stack([torch.isfinite(value).all() for value in found.values()])
+        if all_finite(finite, "representations of public pairs"):
+            return found
+        return {one: torch.zeros_like(value) for one, value in found.items()}
 
     def _shared(self, stage: FedColaStage, left: State, broadcast: State) -> State:
         del self
         (other,) = needed(stage)
-        own = left[stage.of]
         # Zeros, of a training that failed, weigh 1: in round 1 all do, and a smaller total would tell of it.
-        weight = torch.softmax(own @ broadcast[OTHER + other].T, dim=1).diagonal() * len(own)
-        return {_MEAN: weight[:, None] * own, _WEIGHT: weight}
+        weight = contrast(left[stage.of], broadcast[OTHER + other])
+        return {_MEAN: weight[:, None] * left[stage.of], _WEIGHT: weight}
 
     def _train(self, round_number: int, received: State, other: State) -> tuple[State, State, float]:
         self._common = other if round_number > 1 else {}

@@ -120,7 +120,7 @@ def check_privacy(options: FedColaOptions, privacy: PrivacySection | None) -> No
     if privacy is None:
         return
     check_steps(options, privacy)
-    check_coupled(privacy, "fedcola", "sites with pairs compare the pairs of a batch with each other")
+    check_coupled(privacy, options.name, "sites with pairs compare the pairs of a batch with each other")
     if options.weighting == "records":
         message = 'algorithm.weighting: "records" lets numbers of records leave without noise'
         raise ConfigError(message, remedy='set algorithm.weighting = "equal"')

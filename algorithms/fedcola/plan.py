@@ -66,7 +66,7 @@ class FedColaPlan(RoundPlan[FedColaStage]):
 
     def __post_init__(self) -> None:
         if "pairs" not in self.kinds:
-            message = "data.name: fedcola needs sites with pairs, for which the others learn"
+            message = f"data.name: {self.options.name} needs sites with pairs, for which the others learn"
             raise ConfigError(message, remedy="name some, or train a classifier with fedavg")
         if len(self.kinds) < len(KINDS) and self.options.co_layers != "none":
             raise ConfigError(

@@ -75,7 +75,7 @@ class FedColaServer(ModelServer):
             count = totals.scalar("weight") if self._plan.weighted else float(len(totals.survivors))
             if "loss" in totals:
                 self._metrics.of(round_number - 1)[f"{stage.of}_loss"] = totals.scalar("loss") / count
-            updates = {name: value for name, value in totals.items() if name.startswith("update/")}
+            updates = {name: value for name, value in totals.items() if name not in ("weight", "loss")}
             self._pending[exchange.name] = {**updates, _COUNT: torch.tensor(count, dtype=torch.float64)}
         if exchange == self._plan.training[-1].exchange:
             self.move()

@@ -110,13 +110,14 @@ class FedColaSite(SiteProgram):
             given = self._plan.received(stage, round_number, broadcast)
             update, left, loss = otherwise(nothing, self._train, round_number, *given)
             self._left = (round_number, left)
+            update = {_UPDATE + name: value for name, value in update.items()}
         else:
             if self._left is None or self._left[0] != round_number:
                 message = f"site {self._site_id!r} did not train in round {round_number}"
                 raise WrongState(message, remedy="it takes part again in the next round that it is asked for")
             update = self._shared(stage, self._left[1], broadcast)
         summands: dict[str, torch.Tensor | float] = {
-            **{_UPDATE + name: weight * value for name, value in update.items()},
+            **{name: weight * value for name, value in update.items()},
             "loss": weight * loss,
             **settled,
         }
@@ -128,12 +129,12 @@ class FedColaSite(SiteProgram):
         return {name: update[name] for name in self._left_shapes()}
 
     def _shared(self, stage: FedColaStage, left: State, broadcast: State) -> State:
-        """An update of shared layers as its sum has it: over all, the mean of the towers of this site."""
+        """What a sum over more groups gets: of shared layers the update, over all the mean of both towers."""
         del stage, broadcast
         found: dict[str, list[torch.Tensor]] = {}
         for name, value in left.items():
             _, summed = self._plan.shared_sum(name) or ("", name)
-            found.setdefault(summed, []).append(value)
+            found.setdefault(_UPDATE + summed, []).append(value)
         return {name: torch.stack(values).mean(dim=0) for name, values in found.items()}
 
     def _weight(self) -> float:

@@ -179,6 +179,8 @@ def _axes(ax: Axes, along: _Along, sweep: SweepFile, metric: str, *, is_first: b
     if along.rows:
         names = [textwrap.fill(along.labels.value(along.x, value), _NAME_WIDTH) for value, _ in shown]
         ax.set_yticks([place for _, place in shown], names if is_first else [""] * len(names))
+        if is_first and sweep.figure.x_label:
+            ax.set_ylabel(sweep.figure.x_label)
         ax.grid(visible=True, axis="both")
         ax.margins(x=0.08)
         ax.set_ylim(shown[-1][1] + 0.6, shown[0][1] - 0.6)  # the first one above

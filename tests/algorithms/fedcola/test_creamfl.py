@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from secfed.algorithms.fedcola.creamfl import CreamFL
+from secfed.algorithms.fedcola.creamfl import CreamFL, contrast
 from secfed.algorithms.fedcola.plan import KINDS
 from secfed.algorithms.framework.server_state import part_of
 from secfed.errors import ConfigError, MalformedMessage
@@ -27,8 +27,8 @@ def representations(rounds: Rounds, number: int, one: str) -> tuple[dict[str, An
     for kind in KINDS:
         rounds.contributions(number, f"own-{kind}")
     got = rounds.contributions(number, f"public-{one}")
-    weights = {site: values["update/contrast"] for site, values in got.items()}
-    return {s: v["update/representation"] / weights[s][:, None] for s, v in got.items()}, weights
+    weights = {site: values["public/contrast"] for site, values in got.items()}
+    return {s: v["public/representation"] / weights[s][:, None] for s, v in got.items()}, weights
 
 
 def test_the_mean_has_the_published_weights() -> None:
@@ -84,38 +84,39 @@ def test_public_pairs_are_the_same_everywhere_and_nobody_s() -> None:
             assert not any(torch.equal(one, other) for one in part for other in public.images)
 
 
+@pytest.mark.parametrize("raises", [True, False])
 @pytest.mark.parametrize("number", [1, 2])
-def test_no_weight_tells_of_a_training_that_failed(number: int) -> None:
+def test_no_weight_tells_of_a_training_that_failed(number: int, raises: bool) -> None:
     rounds = Rounds(tiny(CREAM))
     if number == 2:
         rounds.round(1)
 
-    def fails(*_: object) -> float:
-        raise ArithmeticError("of its records")
+    def overflows(network: torch.nn.Module, *_: object) -> float:
+        if raises:
+            raise ArithmeticError("of its records")
+        with torch.no_grad():
+            for value in network.parameters():
+                value.fill_(torch.nan)
+        return 0.0
 
-    rounds.programs["image-2"]._fit = fails
+    rounds.programs["image-2"]._fit = overflows
     for kind in KINDS:
         rounds.contributions(number, f"own-{kind}")
     got = rounds.contributions(number, "public-image")
-    assert not got["image-2"]["update/representation"].any()
-    assert got["image-1"]["update/representation"].all()
-    weights = [got[site]["update/contrast"] for site in ("image-1", "image-2")]
+    assert not got["image-2"]["public/representation"].any()
+    assert got["image-1"]["public/representation"].all()
+    weights = [got[site]["public/contrast"] for site in ("image-1", "image-2")]
     assert torch.allclose(weights[1], torch.ones(6))
     assert torch.allclose(*weights) == (number == 1)
 
 
 def test_weights_fit_their_bound_however_representations_lie() -> None:
-    rounds = Rounds(tiny(CREAM, algorithm__public_pairs=2000))
-    exchange = rounds.exchange(1, "public-image")
+    bound = Rounds(tiny(CREAM)).exchange(1, "public-image").layout.fields[1].bound
     axis = torch.eye(8)[0]
-    site = rounds.programs["image-1"]
-    for kind in KINDS:
-        rounds.contributions(1, f"own-{kind}")
-    site._left = (1, {"image": axis.repeat(2000, 1)})
     common = torch.cat([axis[None], -axis.repeat(1999, 1)])  # the first of its kind, against all others
-    got = site.contribute(1, exchange, {"other/text": common})
-    largest = float(got["update/contrast"].max())
-    assert math.exp(2) - 0.1 < largest < exchange.layout.fields[0].bound
+    for length in (1.0, 100.0):  # longer than any mean
+        weight = contrast(axis.repeat(2000, 1), length * common)
+        assert math.exp(2) - 0.1 < float(weight.max()) < bound
     exact, ringed = (simulate(study(CREAM, study__rounds=1), adder=one).save() for one in (add, add_in_ring))
     assert same(*(part_of(state, "public/") for state in (exact, ringed)), 1e-5)
 
@@ -161,6 +162,7 @@ class TestRefused:
             ({"algorithm__co_layers": "all"}, "algorithm.co_layers"),
             ({"algorithm__shared_layers": "mlp"}, 'shared_layers: has no effect with aggregation = "fedavg"'),
             ({"algorithm__public_pairs": 1}, "algorithm.public_pairs"),
+            ({"algorithm__weighting": "records"}, "algorithm.weighting"),
         ],
     )
     def test_what_creamfl_is_not(self, changes: dict[str, Any], named: str) -> None:
