@@ -32,7 +32,7 @@ _DODGE = 0.03  # of the step between two values, so that error bars do not hide 
 _MOST_TICKS = 12
 _MOST_NAMES, _LONGEST_NAME = 5, 16  # below an axis; more or longer ones stand beside it, a row each
 _ROW_IN, _NAME_WIDTH = 0.3, 46
-_TITLE_LETTERS_PER_IN = 11
+_NAMES_IN, _TITLE_LETTERS_PER_IN = 3.0, 10.5
 _NOTE_SIZE = 7
 _LETTERS_PER_IN = 17.5  # of that size
 _NOTE_LINE_IN, _LEGEND_LINE_IN = 0.125, 0.19
@@ -120,7 +120,8 @@ def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) 
     if x != "panel" and sweep.panels:
         panels = [panel.name for panel in sweep.panels if panel.name in begun]
     across = len(metrics) if len(metrics) > 1 else min(len(panels), 3)
-    width_in = 3.0 + 2.6 * across if along.rows else max(5.6, 3.6 * across)
+    panel_in = 2.6 if along.rows else max(5.6 / across, 3.6)
+    width_in = panel_in * across + (_NAMES_IN if along.rows else 0.0)
     height_in = max(2.7, 0.9 + _ROW_IN * along.rows)
     shown = list(itertools.product(panels, metrics))
     figure, axes = style.new_figure(len(shown), across=across, width_in=width_in, height_in=height_in)
@@ -130,8 +131,7 @@ def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) 
             mine = [g for g in members if _curve(g, x) == curve and metric in g.cells]
             _plot(ax, mine, along, metric, number, len(curves), _name(labels, curve))
         if panel is not None:
-            letters = int(_TITLE_LETTERS_PER_IN * width_in / across)
-            ax.set_title(textwrap.fill(labels.value("panel", panel), letters))
+            ax.set_title(textwrap.fill(labels.value("panel", panel), int(_TITLE_LETTERS_PER_IN * panel_in)))
         _axes(ax, along, sweep, metric, is_first=at % across == 0)
     seeds = sorted({group.cells[metric].n for group in points for metric in metrics if metric in group.cells})
     _annotate(figure, axes[0], sweep, labels, rows, seeds, several=len(curves) > 1 or any(curves))
