@@ -65,13 +65,13 @@ def test_without_distillation_models_are_those_of_federated_averaging() -> None:
 
 def test_distillation_pulls_sites_with_pairs_to_the_means() -> None:
     def apart(distillation: float) -> float:
-        rounds = Rounds(tiny(CREAM, algorithm__distillation=distillation, algorithm__local_epochs=4))
+        rounds = Rounds(tiny(CREAM, algorithm__distillation=distillation, algorithm__local_epochs=2))
         rounds.round(1)
         common = rounds.server.save()["public/image"]
         found, _ = representations(rounds, 2, "image")
         return sum(float((x - common).square().sum()) for s, x in found.items() if s.startswith("pairs"))
 
-    assert apart(1000.0) < 0.8 * apart(0.0)
+    assert apart(1000.0) < 0.9 * apart(0.0)
 
 
 def test_public_pairs_are_the_same_everywhere_and_nobody_s() -> None:
