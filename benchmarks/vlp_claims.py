@@ -1,30 +1,27 @@
-"""What the vision-language papers claim, and what runs of ``results_vlp.py`` say to it, with intervals.
+"""What the vision-language papers claim, and what the runs behind the page say to it, with intervals.
 
-    python benchmarks/vlp_claims.py [RUNS] [SWEEP] [--update-docs]
+    python benchmarks/vlp_claims.py [--update-docs]
 
-reads the JSON files of RUNS (default ``runs/vlp/chest-synthetic``) and the table of SWEEP (default
-``runs/vlp-medpix-towers``), where it is, and rewrites the section "claims" of docs/results/vlp.md. A claim is
-a difference of two methods with the same seeds, hence the same records, division and batches. The interval is
-Student's, 95 %, over those differences. A claim is *shown* where it lies on the claim's side of zero,
-*refuted* where it lies on the other, and *open* otherwise, or where seeds are too few or all equal for an
-interval.
+reads what ``kept_runs.py`` keeps of ``results_vlp.py`` and of ``examples/vlp-medpix-towers.toml``, and
+rewrites the section "claims" of docs/results/vlp.md. A claim is a difference of two methods with the same
+seeds, hence the same records, division and batches. The interval is Student's, 95 %, over those differences.
+A claim is *shown* where it lies on the claim's side of zero, *refuted* where it lies on the other, and *open*
+otherwise, or where seeds are too few or all equal for an interval. Of seeds 1 to 3 only what was printed is
+left: ``vlp-claims-earlier.csv`` has it, rounded to a tenth of a point.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import kept_runs
 import sections
-from scipy.stats import t as student
 
-Run = dict[str, Any]
+Found = Mapping[kept_runs.Place, Mapping[int, kept_runs.Row]]
+SYNTHETIC = "chest-synthetic"
 PAGE = sections.ROOT / "docs" / "results" / "vlp.md"
 BEGIN, END = "<!-- begin claims -->", "<!-- end claims -->"
 _HEAD = f"""## Claims
@@ -42,14 +39,6 @@ _HEAD_OF_SWEEP = (
 )
 
 
-def _score(key: str) -> Callable[[Run], float | None]:
-    return lambda run: run["scores"].get(key)
-
-
-def _entry(key: str) -> Callable[[Run], float | None]:
-    return lambda run: run.get(key)
-
-
 @dataclass(frozen=True)
 class Claim:
     """``method`` is better than ``beside`` by ``score``; ``sign`` is -1 where smaller is better."""
@@ -58,15 +47,17 @@ class Claim:
     text: str
     method: str
     beside: str
-    score: Callable[[Run], float | None]
+    score: str
     sign: int = 1
     scale: float = 100.0  # points; 1 leaves the number as it is
 
 
-_FEWEST = 3  # with two seeds a chance agreement makes an interval of any width
-_EQUAL = 1e-9
-_R1, _WORST = _score("recall_at_1"), _score("worst_at_1")
-_EVEN = _score("common_relative_disparity")
+_R1, _WORST = "recall_at_1", "worst_at_1"
+_BASELINES = {
+    "fedmoon": "FedMOON", "fedema": "FedEMA", "fedldawa": "FedLDAWA", "fedmae": "FedMAE, as sums allow,",
+    "fedx": "FedX, as sums allow,", "fedu": "FedU, as sums allow,",
+}  # fmt: skip
+_EVEN = "common_relative_disparity"
 CLAIMS = (
     Claim("FedDRA, Table 2", "above FedAvg, R@1; mu = 5 on the mean, as coded", "feddra", "fedavg", _R1),
     Claim("FedDRA, Table 2", "the same above FedAvg with heads first", "feddra", "fedavg-heads-share", _R1),
@@ -110,6 +101,7 @@ CLAIMS = (
         _EVEN,
         -1,
     ),
+    Claim("FedDRA, Table 3", "the constraint (mu = 1) helps, R@1", "feddra-sum-1", "feddra-no-anchor", _R1),
     Claim(
         "FedRGB, Table 2",
         "above FedAvg with as many steps (80), R@1",
@@ -129,7 +121,7 @@ CLAIMS = (
         "less distortion by a round of its own at one hospital than FedAvg (the paper: 0.6 of it)",
         "fedrgb-sum-1",
         "fedavg",
-        _entry("distortion_own"),
+        "distortion_own",
         -1,
         1.0,
     ),
@@ -140,77 +132,83 @@ CLAIMS = (
         "fedavg",
         _R1,
     ),
+    *(
+        Claim("FedDRA and FedRGB, Table 2", f"{title} below FedAvg, R@1", name, "fedavg", _R1, -1)
+        for name, title in _BASELINES.items()
+    ),
 )
 
 
-def differences(claim: Claim, found: dict[str, dict[int, Run]]) -> list[float]:
-    """One per seed that both methods have, in the units of the table."""
-    mine, its = (found.get(f"{name}-pretrained", {}) for name in (claim.method, claim.beside))
-    pairs = [(claim.score(mine[seed]), claim.score(its[seed])) for seed in sorted(set(mine) & set(its))]
-    return [claim.scale * (one - other) for one, other in pairs if one is not None and other is not None]
+@dataclass(frozen=True)
+class Earlier:
+    """What was printed for seeds whose runs were not kept; it stands aside once runs of such a seed are."""
+
+    seeds: frozenset[int]
+    found: kept_runs.Paired
 
 
-def verdict(gaps: list[float], sign: int, digits: int = 1) -> tuple[str, str]:
-    """The difference with its interval, and what follows for a claim that it is positive (``sign`` 1)."""
-    if not gaps:
-        return "-", "open"
-    mean = statistics.fmean(gaps)
-    if len(gaps) < _FEWEST or statistics.stdev(gaps) < _EQUAL:
-        return f"{mean:+.{digits}f}", "open"
-    half = float(student.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
-    low, high = sorted((sign * (mean - half), sign * (mean + half)))
-    state = "**shown**" if low > 0 else "**refuted**" if high < 0 else "open"
-    return f"{mean:+.{digits}f} ({mean - half:+.{digits}f} to {mean + half:+.{digits}f})", state
+def read_earlier(path: Path) -> dict[tuple[str, str, str, str], Earlier]:
+    """By panel, variant, the variant beside it, and score."""
+    found = {}
+    for row in kept_runs.read(path):
+        seeds = frozenset(map(int, row["seeds"].split()))
+        half = (float(row["high"]) - float(row["low"])) / 2
+        printed = kept_runs.Paired.printed(len(seeds), float(row["mean"]), half)
+        found[row["panel"], row["variant"], row["beside"], row["score"]] = Earlier(seeds, printed)
+    return found
 
 
-def table(found: dict[str, dict[int, Run]]) -> str:
+def paired(
+    found: Found,
+    earlier: Mapping[tuple[str, str, str, str], Earlier],
+    place: tuple[str, str, str, str],
+    scale: float,
+) -> kept_runs.Paired:
+    """The differences of kept runs, and of earlier ones with other seeds."""
+    panel, variant, beside, score = place
+    mine, its = (found.get((panel, name), {}) for name in (variant, beside))
+    kept = kept_runs.Paired.of([scale * gap for gap in kept_runs.differences(mine, its, score)])
+    before = earlier.get(place)
+    return kept if before is None or before.seeds & set(mine) & set(its) else kept + before.found
+
+
+def table(found: Found, earlier: Mapping[tuple[str, str, str, str], Earlier]) -> str:
     lines = []
     for claim in CLAIMS:
-        gaps = differences(claim, found)
-        effect, state = verdict(gaps, claim.sign, 1 if claim.scale > 1 else 3)
+        place = (SYNTHETIC, f"{claim.method}-pretrained", f"{claim.beside}-pretrained", claim.score)
+        gaps = paired(found, earlier, place, claim.scale)
+        effect, state = gaps.verdict(claim.sign, 1 if claim.scale > 1 else 3)
         beside = f"`{claim.method}` less `{claim.beside}`"
-        lines.append([claim.paper, claim.text, state, effect, str(len(gaps)), beside])
+        lines.append([claim.paper, claim.text, state, effect, str(gaps.seeds), beside])
     return sections.table(["paper", "claim", "state", "effect", "seeds", "runs"], lines)
 
 
-def table_of_sweep(path: Path) -> str:
-    """The methods of a sweep less its FedAvg, in every panel; nothing where it was not run."""
-    if not path.is_file():
-        return ""
-    found: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-    with path.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            if row["status"] == "done":
-                found.setdefault((row["panel"], row["variant"]), {})[row["seed"]] = row
+def table_of_sweep(found: Found, earlier: Mapping[tuple[str, str, str, str], Earlier]) -> str:
+    """The methods of a sweep less its FedAvg, in every panel; nothing where nothing is known."""
+    places = dict.fromkeys([*found, *((panel, variant) for panel, variant, _, _ in earlier)])
     lines = []
-    for (panel, variant), runs in found.items():
-        beside = found.get((panel, "fedavg"), {})
+    for panel, variant in sorted(places):
         for score, name in (("recall_at_1", "R@1"), ("recall_at_5", "R@5")):
-            gaps = [
-                100 * (float(runs[seed][score]) - float(beside[seed][score]))
-                for seed in sorted(set(runs) & set(beside))
-            ]
-            if variant != "fedavg" and gaps:
-                effect, state = verdict(gaps, 1)
-                lines.append([panel, f"`{variant}` above FedAvg, {name}", state, effect, str(len(gaps))])
+            gaps = paired(found, earlier, (panel, variant, "fedavg", score), 100.0)
+            if variant != "fedavg" and gaps.seeds:
+                effect, state = gaps.verdict()
+                lines.append([panel, f"`{variant}` above FedAvg, {name}", state, effect, str(gaps.seeds)])
     return sections.table(["shift", "claim", "state", "effect", "seeds"], lines) if lines else ""
 
 
 def main() -> int:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/vlp/chest-synthetic")
-    found: dict[str, dict[int, Run]] = {}
-    for path in sorted(folder.glob("*-pretrained-seed-*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
-        found.setdefault(run["method"], {})[run["seed"]] = run
-    sweep = Path(sys.argv[2] if len(sys.argv) > 2 else "runs/vlp-medpix-towers")
-    real = table_of_sweep(sweep / "results.csv")
-    parts = [BEGIN + "\n" + _HEAD, table(found), *([_HEAD_OF_SWEEP, real] if real else [])]
+    earlier = read_earlier(kept_runs.FOLDER / "vlp-claims-earlier.csv")
+    synthetic = {place: value for place, value in earlier.items() if place[0] == SYNTHETIC}
+    real = {place: value for place, value in earlier.items() if place[0] != SYNTHETIC}
+    runs = kept_runs.by_place(kept_runs.read(kept_runs.FOLDER / f"vlp-{SYNTHETIC}.csv"))
+    swept = kept_runs.by_place(kept_runs.read(kept_runs.FOLDER / "vlp-medpix-towers.csv"))
+    parts = [BEGIN + "\n" + _HEAD, table(runs, synthetic), _HEAD_OF_SWEEP, table_of_sweep(swept, real)]
     text = "\n\n".join(parts) + f"\n{END}"
     target = sections.beside(PAGE)
     page = target.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN, 1)
     target.write_text(before + text + rest.split(END, 1)[1], encoding="utf-8")
-    print(f"{len(found)} methods; wrote {target}")
+    print(f"{len(runs)} methods; wrote {target}")
     return 0
 
 

@@ -1,49 +1,30 @@
-"""Verdicts over claims: from intervals of paired differences, never from means alone."""
+"""Claims: from kept runs, and from what was printed of seeds whose runs were not kept."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+import kept_runs
 import vlp_claims
 import vlp_runs
 
-
-@pytest.mark.parametrize(
-    ("gaps", "sign", "state"),
-    [
-        ([], 1, "open"),
-        ([5.0], 1, "open"),
-        ([5.0, 5.1], 1, "open"),
-        ([5.0, 5.0, 5.0], 1, "open"),  # worst hospitals differ by whole pairs, and may agree by chance
-        ([1.0, 1.1, 0.9], 1, "**shown**"),
-        ([-1.0, -1.1, -0.9], 1, "**refuted**"),
-        ([1.0, 1.1, 0.9], -1, "**refuted**"),
-        ([-1.0, -1.1, -0.9], -1, "**shown**"),
-        ([1.0, -1.0, 1.0], 1, "open"),
-        ([3.0, 1.0, 0.5], 1, "open"),  # better with every seed, and yet not told from chance
-    ],
-)
-def test_a_verdict_needs_an_interval_beside_zero(gaps: list[float], sign: int, state: str) -> None:
-    assert vlp_claims.verdict(gaps, sign)[1] == state
+PLACE = ("p", "one", "other", "r")
 
 
-def test_the_interval_is_students() -> None:
-    # Mean 2, standard deviation 1, n = 3: 2 +- 4.302653 / sqrt(3).
-    assert vlp_claims.verdict([1.0, 2.0, 3.0], 1)[0] == "+2.0 (-0.5 to +4.5)"
+def _runs(panel: str, values: dict[str, dict[int, float]]) -> list[kept_runs.Row]:
+    return [
+        {"panel": panel, "variant": variant, "seed": str(seed), "r": str(value), "recall_at_1": str(value)}
+        for variant, seeds in values.items()
+        for seed, value in seeds.items()
+    ]
 
 
-def test_differences_are_of_equal_seeds() -> None:
-    claim = vlp_claims.Claim("paper", "text", "one", "other", lambda run: run["scores"].get("r"))
-    runs = {
-        "one-pretrained": {seed: {"scores": {"r": value}} for seed, value in ((1, 0.5), (2, 0.75), (3, 0.9))},
-        "other-pretrained": {
-            2: {"scores": {"r": 0.25}},
-            1: {"scores": {"r": 0.25}},
-            4: {"scores": {"r": 0.0}},
-        },
-    }
-    assert vlp_claims.differences(claim, runs) == [25.0, 50.0]
+def _earlier(folder: Path, seeds: str = "1 2 3") -> dict[tuple[str, str, str, str], vlp_claims.Earlier]:
+    path = folder / "earlier.csv"
+    path.write_text(
+        f"panel,variant,beside,score,seeds,mean,low,high\np,one,other,r,{seeds},2.0,-0.484,4.484\n"
+    )
+    return vlp_claims.read_earlier(path)
 
 
 def test_every_claim_names_methods_that_can_be_run() -> None:
@@ -51,21 +32,35 @@ def test_every_claim_names_methods_that_can_be_run() -> None:
     assert names <= set(vlp_runs.ALL)
 
 
-def test_a_sweep_s_methods_are_compared_with_its_own_fedavg_in_every_panel(tmp_path: Path) -> None:
-    table = tmp_path / "results.csv"
-    lines = ["panel,variant,seed,status,recall_at_1,recall_at_5"]
-    for seed, more in ((1, 0.0), (2, 0.01), (3, -0.01)):
-        lines += [f"p,fedavg,{seed},done,{0.2 + more},0.5", f"p,feddra,{seed},done,{0.25 + 2 * more},0.4"]
-    lines += ["q,fedavg,1,done,0.1,0.1", "q,feddra,1,failed,,", "q,fedrgb,1,done,0.2,0.05"]
-    table.write_text("\n".join(lines), encoding="utf-8")
-    rows = [
-        [part.strip() for part in line.split("|")[1:-1]]
-        for line in vlp_claims.table_of_sweep(table).splitlines()[2:]
-    ]
-    assert rows == [
+def test_what_was_printed_counts_as_the_seeds_that_it_was_printed_for(tmp_path: Path) -> None:
+    # Mean 2 with that interval: differences 1, 2, 3. With 4, 5 and 9 of the kept runs the mean is 4.
+    found = kept_runs.by_place(
+        _runs("p", {"one": {4: 5.0, 5: 6.0, 6: 9.0}, "other": {4: 1.0, 5: 1.0, 6: 0.0}})
+    )
+    both = vlp_claims.paired(found, _earlier(tmp_path), PLACE, 1.0)
+    exact = kept_runs.Paired.of([1.0, 2.0, 3.0, 4.0, 5.0, 9.0])
+    assert both.verdict(digits=2) == exact.verdict(digits=2) == ("+4.00 (+1.03 to +6.97)", "**shown**")
+
+
+def test_a_kept_run_of_an_earlier_seed_replaces_all_that_was_printed(tmp_path: Path) -> None:
+    found = kept_runs.by_place(_runs("p", {"one": {3: 5.0, 4: 6.0}, "other": {3: 1.0, 4: 0.0}}))
+    assert vlp_claims.paired(found, _earlier(tmp_path), PLACE, 1.0) == kept_runs.Paired.of([4.0, 6.0])
+
+
+def test_what_was_printed_is_of_its_own_pair_only(tmp_path: Path) -> None:
+    assert vlp_claims.paired({}, _earlier(tmp_path), ("p", "one", "third", "r"), 1.0).seeds == 0
+
+
+def test_a_sweep_s_methods_are_compared_with_its_own_fedavg_in_every_panel() -> None:
+    found = kept_runs.by_place(
+        [
+            *_runs("p", {"fedavg": {1: 0.2, 2: 0.21, 3: 0.19}, "feddra": {1: 0.25, 2: 0.27, 3: 0.23}}),
+            *_runs("q", {"fedavg": {1: 0.1}, "feddra": {2: 0.3}, "fedrgb": {1: 0.2}}),
+        ]
+    )
+    lines = vlp_claims.table_of_sweep(found, {}).splitlines()[2:]
+    assert [[part.strip() for part in line.split("|")[1:-1]] for line in lines] == [
         ["p", "`feddra` above FedAvg, R@1", "**shown**", "+5.0 (+2.5 to +7.5)", "3"],
-        ["p", "`feddra` above FedAvg, R@5", "open", "-10.0", "3"],
         ["q", "`fedrgb` above FedAvg, R@1", "open", "+10.0", "1"],
-        ["q", "`fedrgb` above FedAvg, R@5", "open", "-5.0", "1"],
     ]
-    assert vlp_claims.table_of_sweep(tmp_path / "nothing.csv") == ""
+    assert vlp_claims.table_of_sweep({}, {}) == ""

@@ -1,0 +1,218 @@
+"""Runs behind the pages of results, a line each, kept in docs/results/runs: a long comparison can then grow.
+
+    python benchmarks/kept_runs.py keep runs/fedcola-data-sets         # what a sweep has finished
+    python benchmarks/kept_runs.py keep runs/vlp/chest-synthetic       # or results_vlp.py
+    python benchmarks/kept_runs.py show fedcola-data-sets [--score NAME ...] [--beside VARIANT]
+
+``keep`` adds finished runs to the file of that name; a run with the panel, variant and seed of an older line
+replaces it. ``show`` prints mean and standard deviation over seeds, and with ``--beside`` the difference to
+one variant with the same seeds, its 95 % interval (Student's) and what follows for "more than that variant".
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import sections
+from comparison import mean_and_spread
+from scipy.stats import t as student
+
+Row = dict[str, str]
+Place = tuple[str, str]  # panel and variant
+
+FOLDER: Final = sections.ROOT / "docs" / "results" / "runs"
+_PLACE: Final = ("panel", "variant", "seed")
+_ABOUT_A_RUN: Final = {
+    "status", "error", "message", "note", "folder", "study_digest", "epsilon_spent", "aborted_rounds",
+    "zeroed_contributions", "seconds",
+}  # fmt: skip
+_FEWEST: Final = 3  # with two seeds a chance agreement makes an interval of any width
+_EQUAL: Final = 1e-9
+
+
+def of_sweep(table: Path) -> Iterator[Row]:
+    """The finished runs of a sweep's table, with their scores and seconds."""
+    with table.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            if row["status"] == "done":
+                scores = {name: _short(row[name]) for name in row if name not in {*_PLACE, *_ABOUT_A_RUN}}
+                yield {**_place(row), **scores, "seconds": _short(row["seconds"])}
+
+
+def of_comparison(folder: Path) -> Iterator[Row]:
+    """The runs of ``results_vlp.py`` in a folder; a method is a variant, and the data set the panel."""
+    for path in sorted(folder.glob("*-seed-*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        if "scores" in run:  # a trace has none
+            scores = {**run["scores"], **{name: run[name] for name in DISTORTIONS if name in run}}
+            place = {"panel": run["dataset"], "variant": run["method"], "seed": str(run["seed"])}
+            yield {**place, **{name: f"{value:.6g}" for name, value in scores.items()}} | {
+                "seconds": f"{run['cpu_s']:.6g}"
+            }
+
+
+DISTORTIONS: Final = ("distortion", "distortion_own")
+
+
+def _short(number: str) -> str:
+    return f"{float(number):.6g}" if number else ""
+
+
+def _place(row: Mapping[str, str]) -> Row:
+    return {name: row.get(name, "") for name in _PLACE}
+
+
+def read(path: Path) -> list[Row]:
+    """The lines of one file; none where there is none."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """Old and new runs in the order of their places; a new one replaces the old one of its place."""
+    found = {tuple(row[name] for name in _PLACE): row for row in (*old, *new)}
+    return [found[place] for place in sorted(found, key=lambda place: (*place[:2], int(place[2])))]
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    scores = {name: None for row in rows for name in row if name not in _PLACE}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, [*_PLACE, *scores], restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def by_place(rows: Iterable[Row]) -> dict[Place, dict[int, Row]]:
+    """Runs by panel and variant, then seed."""
+    found: dict[Place, dict[int, Row]] = {}
+    for row in rows:
+        found.setdefault((row["panel"], row["variant"]), {})[int(row["seed"])] = row
+    return found
+
+
+def score(row: Row, name: str) -> float | None:
+    """One score of a run; nothing where the run has none of that name."""
+    return float(row[name]) if row.get(name) else None
+
+
+def differences(one: Mapping[int, Row], other: Mapping[int, Row], name: str) -> list[float]:
+    """One per seed that both variants have; equal seeds are equal records, division and batches."""
+    pairs = [(score(one[seed], name), score(other[seed], name)) for seed in sorted(set(one) & set(other))]
+    return [mine - its for mine, its in pairs if mine is not None and its is not None]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Differences of two variants with equal seeds: how many, their mean and sample standard deviation."""
+
+    seeds: int
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, gaps: Sequence[float]) -> Paired:
+        mean = statistics.fmean(gaps) if gaps else math.nan
+        return cls(len(gaps), mean, statistics.stdev(gaps) if len(gaps) > 1 else 0.0)
+
+    @classmethod
+    def printed(cls, seeds: int, mean: float, half: float) -> Paired:
+        """From a mean and half of its interval, where the runs themselves were not kept."""
+        return cls(seeds, mean, half * seeds**0.5 / _quantile(seeds))
+
+    def __add__(self, other: Paired) -> Paired:
+        """Those of both, which share no seed."""
+        if not self.seeds or not other.seeds:
+            return self if self.seeds else other
+        seeds = self.seeds + other.seeds
+        mean = (self.seeds * self.mean + other.seeds * other.mean) / seeds
+        squares = sum(
+            (part.seeds - 1) * part.deviation**2 + part.seeds * (part.mean - mean) ** 2
+            for part in (self, other)
+        )
+        return Paired(seeds, mean, (squares / (seeds - 1)) ** 0.5)
+
+    def verdict(self, sign: int = 1, digits: int = 1) -> tuple[str, str]:
+        """The mean with its interval, and what follows for a claim that it is positive (``sign`` 1)."""
+        if not self.seeds:
+            return "-", "open"
+        if self.seeds < _FEWEST or self.deviation < _EQUAL:
+            return f"{self.mean:+.{digits}f}", "open"
+        half = _quantile(self.seeds) * self.deviation / self.seeds**0.5
+        low, high = sorted((sign * (self.mean - half), sign * (self.mean + half)))
+        state = "**shown**" if low > 0 else "**refuted**" if high < 0 else "open"
+        between = f"{self.mean - half:+.{digits}f} to {self.mean + half:+.{digits}f}"
+        return f"{self.mean:+.{digits}f} ({between})", state
+
+
+def _quantile(seeds: int) -> float:
+    return float(student.ppf(0.975, seeds - 1))
+
+
+def show(rows: Sequence[Row], scores: Sequence[str], beside: str | None) -> str:
+    """A table in percent: a line per panel and variant, a column per score, and one per difference."""
+    found = by_place(rows)
+    lines = []
+    for (panel, variant), runs in found.items():
+        line = [
+            panel,
+            variant,
+            *(mean_and_spread(score(run, name) for run in runs.values()) for name in scores),
+        ]
+        if beside is not None:
+            other = {} if variant == beside else found.get((panel, beside), {})
+            for name in scores:
+                effect, state = Paired.of([100 * gap for gap in differences(runs, other, name)]).verdict()
+                line.append(effect if effect == "-" else f"{effect} {state}")
+        lines.append([*line, str(len(runs))])
+    gaps = [f"{name} less {beside}" for name in scores] if beside is not None else []
+    return sections.table(["panel", "variant", *scores, *gaps, "seeds"], lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("keep", "show"))
+    parser.add_argument("name", help="a folder of runs to keep; a name of kept ones to show")
+    parser.add_argument("--score", action="append", metavar="NAME", help="a column; all of them without it")
+    parser.add_argument("--beside", metavar="VARIANT", help="also differences to this variant")
+    asked = parser.parse_args()
+    if asked.what == "keep":
+        folder = Path(asked.name).resolve()
+        swept = (folder / "results.csv").is_file()
+        file = FOLDER / f"{folder.name if swept else f'{folder.parent.name}-{folder.name}'}.csv"
+        new = list(of_sweep(folder / "results.csv") if swept else of_comparison(folder))
+        rows = merged(read(file), new)
+        if new:
+            write(file, rows)
+        print(f"{len(new)} runs found, {len(rows)} kept in {file}")
+        return int(not new)
+    file = FOLDER / f"{asked.name}.csv"
+    rows = read(file)
+    if not rows:
+        names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.csv"))) or "none"
+        print(f"Error: no runs of {asked.name!r} are kept; kept are: {names}", file=sys.stderr)
+        return 1
+    scores = asked.score or [name for name in rows[0] if name not in {*_PLACE, "seconds"}]
+    unknown = [name for name in scores if name not in rows[0]]
+    if unknown:
+        print(f"Error: {file} has no column {unknown[0]!r}; it has {', '.join(rows[0])}", file=sys.stderr)
+        return 1
+    print(show(rows, scores, asked.beside))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Kept runs: which are taken, which are replaced, and verdicts from intervals, never from means."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import kept_runs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+NUMBERS = st.lists(st.floats(-100, 100), min_size=2, max_size=6)
+SWEPT = """panel,variant,seed,status,seconds,epsilon_spent,recall,aborted_rounds,error,study_digest
+p,a,2,done,1.25,,0.123456789,0,,aa
+p,a,10,done,2,,0.5,0,,ab
+p,b,2,failed,3,,,0,RangeError,ac
+"""
+
+
+@pytest.mark.parametrize(
+    ("gaps", "sign", "state"),
+    [
+        ([], 1, "open"),
+        ([5.0], 1, "open"),
+        ([5.0, 5.1], 1, "open"),
+        ([5.0, 5.0, 5.0], 1, "open"),  # worst hospitals differ by whole pairs, and may agree by chance
+        ([1.0, 1.1, 0.9], 1, "**shown**"),
+        ([-1.0, -1.1, -0.9], 1, "**refuted**"),
+        ([1.0, 1.1, 0.9], -1, "**refuted**"),
+        ([-1.0, -1.1, -0.9], -1, "**shown**"),
+        ([1.0, -1.0, 1.0], 1, "open"),
+        ([3.0, 1.0, 0.5], 1, "open"),  # better with every seed, and yet not told from chance
+    ],
+)
+def test_a_verdict_needs_an_interval_beside_zero(gaps: list[float], sign: int, state: str) -> None:
+    assert kept_runs.Paired.of(gaps).verdict(sign)[1] == state
+
+
+def test_the_interval_is_students() -> None:
+    # Mean 2, standard deviation 1, n = 3: 2 +- 4.302653 / sqrt(3).
+    assert kept_runs.Paired.of([1.0, 2.0, 3.0]).verdict()[0] == "+2.0 (-0.5 to +4.5)"
+
+
+@given(NUMBERS, NUMBERS)
+def test_parts_together_are_as_all_at_once(one: list[float], other: list[float]) -> None:
+    both, whole = kept_runs.Paired.of(one) + kept_runs.Paired.of(other), kept_runs.Paired.of(one + other)
+    assert both.seeds == whole.seeds
+    assert both.mean == pytest.approx(whole.mean, abs=1e-9)
+    assert both.deviation == pytest.approx(whole.deviation, abs=1e-6)
+
+
+def test_a_printed_interval_gives_the_deviation_back() -> None:
+    exact = kept_runs.Paired.of([1.0, 2.0, 3.0])
+    assert kept_runs.Paired.printed(3, 2.0, 4.302653 / 3**0.5).deviation == pytest.approx(
+        exact.deviation, abs=1e-6
+    )
+
+
+def test_differences_are_of_equal_seeds_that_both_have_the_score() -> None:
+    one = {1: {"r": "0.5"}, 2: {"r": "0.75"}, 3: {"r": "0.9"}, 5: {"r": ""}}
+    other = {2: {"r": "0.25"}, 1: {"r": "0.25"}, 4: {"r": "0"}, 5: {"r": "0"}}
+    assert kept_runs.differences(one, other, "r") == [0.25, 0.5]
+
+
+def test_finished_runs_of_a_sweep_are_kept_and_a_new_one_replaces_that_of_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kept_runs, "FOLDER", tmp_path / "kept")
+    swept = tmp_path / "swept"
+    swept.mkdir()
+    for text in (SWEPT, "panel,variant,seed,status,seconds,recall\np,a,2,done,7,0.25\n"):
+        (swept / "results.csv").write_text(text, encoding="utf-8")
+        monkeypatch.setattr(sys, "argv", ["kept_runs.py", "keep", str(swept)])
+        assert kept_runs.main() == 0
+    text = (tmp_path / "kept" / "swept.csv").read_text(encoding="utf-8")
+    assert text == "panel,variant,seed,recall,seconds\np,a,2,0.25,7\np,a,10,0.5,2\n"
+    assert kept_runs.read(tmp_path / "kept" / "swept.csv")[0]["recall"] == "0.25"
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["kept_runs.py", "show", "swept"])
+    assert kept_runs.main() == 0
+    assert "| p | a | 37.5 ± 17.7 | 2 |" in " ".join(capsys.readouterr().out.split())
+
+
+def test_runs_of_the_comparison_have_their_data_set_as_panel(tmp_path: Path) -> None:
+    run = {"dataset": "d", "method": "m", "seed": 4, "scores": {"r": 0.5}, "distortion": 0.25, "cpu_s": 3.0}
+    (tmp_path / "m-seed-4.json").write_text(json.dumps(run), encoding="utf-8")
+    (tmp_path / "trace-seed-4.json").write_text(json.dumps({"dataset": "d", "weights": []}), encoding="utf-8")
+    place = {"panel": "d", "variant": "m", "seed": "4"}
+    found = list(kept_runs.of_comparison(tmp_path))
+    assert found == [{**place, "r": "0.5", "distortion": "0.25", "seconds": "3"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "nothing"], "no runs of 'nothing' are kept; kept are: some"),
+        (["show", "some", "--score", "x"], "no column 'x'"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kept_runs, "FOLDER", tmp_path)
+    (tmp_path / "some.csv").write_text("panel,variant,seed,r\n,a,1,0.5\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["kept_runs.py", *arguments])
+    assert kept_runs.main() == 1
+    assert said in capsys.readouterr().err
+
+
+def test_every_kept_file_can_be_shown() -> None:
+    files = sorted(kept_runs.FOLDER.glob("*.csv"))
+    assert files
+    for path in files:
+        rows = kept_runs.read(path)
+        assert rows
+        if "earlier" not in path.name:
+            assert len(kept_runs.merged(rows, ())) == len(rows)
+            assert kept_runs.show(
+                rows, [name for name in rows[0] if name not in ("panel", "variant", "seed")], None
+            )
