@@ -1,9 +1,9 @@
 """Few-shot linear probe: how much of a label one linear layer reads from frozen image features.
 
-The image encoder is frozen and its tokens are averaged; one linear layer is trained on 1 % or 10 % of the
-labels, drawn by class, at least one of each, in several draws. Features are centred and scaled with all
-training images. The layer is the minimum of a convex function, so nothing depends on the order of records, a
-step size or a start.
+The model is frozen; one linear layer is trained on 1 % or 10 % of the labels, drawn by class, at least one of
+each, in several draws. It reads the mean of an image's patches, or what pre-training itself reads. Features
+are centred and scaled with all training images. The layer is the minimum of a convex function, so nothing
+depends on the order of records, a step size or a start.
 
 Simulation only: it pools records of several sites.
 
@@ -53,10 +53,30 @@ class Labelled:
 
 def image_tokens(model: DualEncoder, images: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Tokens [n, 1 + P, d] float32 of the frozen image encoder, of images [n, channels, size, size]."""
+    return _in_batches(model, lambda some: model.image_encoder(some), images, device)
+
+
+def path_features(model: DualEncoder, images: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """What pre-training reads of an image, [n, d]: its token after alignment, before the projection.
+
+    The first token, as in the papers, or the mean of all, as the model's size says (``pool``). Pre-training
+    shapes these; the mean of patches before alignment (:func:`pooled_features`) it reaches only through them.
+    """
+    return _in_batches(
+        model, lambda some: model.image_align.features(model.image_encoder(some)), images, device
+    )
+
+
+def _in_batches(
+    model: DualEncoder,
+    of: Callable[[torch.Tensor], torch.Tensor],
+    images: torch.Tensor,
+    device: torch.device,
+) -> torch.Tensor:
     model.eval()
     with torch.no_grad():
         found = [
-            model.image_encoder(images[start : start + _BATCH].to(device)).to("cpu", torch.float32)
+            of(images[start : start + _BATCH].to(device)).to("cpu", torch.float32)
             for start in range(0, len(images), _BATCH)
         ]
     return torch.cat(found)

@@ -30,6 +30,7 @@ from secfed.wire.layout import State
 
 ROUNDS, STEPS = 6, 40  # of every method: 240 local steps per site
 PNEUMONIA = "pneumoniamnist.npz"
+_PROBED = {"": linear_probe.pooled_features, "_path": linear_probe.path_features}
 
 
 @dataclass(frozen=True)
@@ -335,15 +336,18 @@ def _scores(algorithm: VlpAlgorithm, dataset: str, model: State, *, toy: bool) -
     shares = {"1": 0.01, "10": 0.1}
     if (data_folder() / PNEUMONIA).is_file():
         data = linear_probe.pneumonia(data_folder(), SETS[dataset].prepare, algorithm.data.image_shape)
-        of = [linear_probe.pooled_features(network, images, device) for images in (data.train, data.test)]
-        for name, share in shares.items():
-            found = linear_probe.probe_features(of[0], data.train_y, of[1], data.test_y, 2, share, seed)
-            scores[f"pneumonia_{name}"] = found["accuracy"]
+        for kind, features in _PROBED.items():
+            of = [features(network, images, device) for images in (data.train, data.test)]
+            for name, share in shares.items():
+                found = linear_probe.probe_features(of[0], data.train_y, of[1], data.test_y, 2, share, seed)
+                scores[f"pneumonia{kind}_{name}"] = found["accuracy"]
     if isinstance(algorithm.data, chest_synthetic.ChestSynthetic):
-        of = [linear_probe.pooled_features(network, pairs.images, device) for pairs in (train, test)]
+        for kind, features in _PROBED.items():
+            of = [features(network, pairs.images, device) for pairs in (train, test)]
+            for name, share in shares.items():
+                found = linear_probe.probe_findings(of[0], train.findings, of[1], test.findings, share, seed)
+                scores[f"findings{kind}_{name}"] = found["balanced_accuracy"]
         for name, share in shares.items():
-            found = linear_probe.probe_findings(of[0], train.findings, of[1], test.findings, share, seed)
-            scores[f"findings_{name}"] = found["balanced_accuracy"]
             scores[f"dice_{name}"] = segmentation.segment(network, train, test, share, seed, device)
         unseen = retrieval.evaluate_site(network, algorithm.data.unseen(64 if toy else 512), 64, device)
         scores["unseen_at_1"] = unseen["eval/recall_at_1"]

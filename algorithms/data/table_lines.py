@@ -86,11 +86,12 @@ class Line:
             return ""
         return name
 
-    def flag(self, column: str, uncertain: int = 0) -> int:
-        """Whether a finding is present: 0 or 1; a missing value is 0 and -1 is ``uncertain``."""
+    def flag(self, column: str, uncertain: int = 0, negative: int = 0) -> int:
+        """Whether a finding is present: 0 or 1; missing is 0, -1 is ``uncertain`` and 0 is ``negative``."""
         value = self.value(column)
         text = str(int(value)) if isinstance(value, bool) else self.text(column).lower()
-        known = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": uncertain, "-1.0": uncertain}
+        known = {"": 0, "nan": 0, "0": negative, "0.0": negative, "1": 1, "1.0": 1}
+        known |= {"-1": uncertain, "-1.0": uncertain}
         if text not in known:
             unfit(self.wrong(column, "is not 0, 1 or -1", "write 1 where the finding is present"))
         return known.get(text, 0)

@@ -143,6 +143,10 @@ class Alignment(nn.Module):
             return Projected(whole, whole.new_zeros(len(whole), 0, self.embedding))
         return Projected(whole, self.parts_head(mixed[:, 1:]).float())
 
+    def features(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What the head of whole images reads, [B, d], of [B, T, d] tokens of the image encoder."""
+        return self._pooled(self.block(tokens), None)
+
     def _pooled(self, tokens: torch.Tensor, is_token: torch.Tensor | None) -> torch.Tensor:
         if self.pool == "cls":
             return tokens[:, 0]

@@ -1,8 +1,10 @@
 import linear_probe
 import pytest
 import torch
+from torch import nn
 
 from secfed.errors import ConfigError, DataError
+from tests.algorithms import dual_encoder_case
 from tests.algorithms.toy_pairs import ToyDual, toy_pairs
 
 CPU = torch.device("cpu")
@@ -93,6 +95,14 @@ def test_a_probe_leaves_the_model_alone_and_reads_its_image_encoder():
     assert found["accuracy"] > 0.8
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_the_path_of_pre_training_ends_where_its_projection_begins(pool):
+    model, (images, tokens) = dual_encoder_case.model(pool=pool), dual_encoder_case.pairs()
+    features = linear_probe.path_features(model, images, CPU)
+    whole = model.align(model.encode(images, tokens)).image
+    assert torch.allclose(nn.functional.normalize(model.image_align.head(features), dim=1), whole, atol=1e-5)
 
 
 def test_missing_files_are_named(tmp_path):

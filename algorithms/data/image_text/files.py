@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from secfed.algorithms.data.base import site_index
 from secfed.algorithms.data.image_files import ImageSource, open_source
 from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, Pairs, check_image_text
-from secfed.algorithms.data.image_text.options import SITE, ImageTextOptions
+from secfed.algorithms.data.image_text.options import SITE, ImageTextOptions, counted
 from secfed.algorithms.data.image_text.partition import by_combination, combination
 from secfed.algorithms.data.images_and_texts import ImagesAndTexts, PairsOptions, drawn
 from secfed.algorithms.data.partition import Partition, Pool, iid
@@ -166,8 +166,8 @@ class PairTable:
 
     def _findings(self, line: Line) -> tuple[int, ...]:
         options = self._options
-        uncertain = int(options.uncertain == "present")
-        findings = [line.flag(column, uncertain) for column in options.finding_columns]
+        counts = counted(options.uncertain, options.present)
+        findings = [line.flag(column, *counts) for column in options.finding_columns]
         for column, values in options.categories.items():
             value = line.text(column)
             if value and value not in values:

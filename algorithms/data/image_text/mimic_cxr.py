@@ -7,7 +7,8 @@ Access needs an agreement, so tests use a made-up miniature. ``data.path`` holds
     mimic-cxr-reports.zip, or its folder               files/p10/p10000032/s50414267.txt
 
 Source: Johnson et al., MIMIC-CXR, Scientific Data 6, 2019, and MIMIC-CXR-JPG, arXiv 1901.07042. Labels:
-    Irvin et al., CheXpert, AAAI 2019. Division: FedDRA's, which takes its findings from another annotation.
+    Irvin et al., CheXpert, AAAI 2019. Division: FedDRA's, whose findings are those with any label
+    (``present = "labelled"``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from secfed.algorithms.data.base import OfficialDivision, refuse_unused_alpha
 from secfed.algorithms.data.image_files import ImageSource, open_source
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS
 from secfed.algorithms.data.image_text.files import PairEntry, PooledPairs, divided_by
+from secfed.algorithms.data.image_text.options import Present, counted, refuse_unused_rules
 from secfed.algorithms.data.images_and_texts import DividedOptions, check_inside, drawn
 from secfed.algorithms.data.table_lines import Line, read_table
 from secfed.algorithms.data.tokens import words_of
@@ -56,6 +58,7 @@ class MimicCxrOptions(DividedOptions):
     uncertain: Literal["absent", "present"] = Field(
         default="absent", description='what an uncertain label means: "absent" or "present"'
     )
+    present: Present = "positive"
     views: tuple[str, ...] = Field(
         default=("PA", "AP"), min_length=1, description='an array of views, such as "PA"'
     )
@@ -71,6 +74,7 @@ class MimicCxrOptions(DividedOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         refuse_unused_alpha(self, self.partition)
+        refuse_unused_rules(self, self.present, COLUMNS)
         check_inside("data.reports", self.reports)
         return self
 
@@ -141,8 +145,8 @@ def _report(source: ImageSource, name: str, options: MimicCxrOptions, where: str
 
 
 def _findings(line: Line, options: MimicCxrOptions) -> tuple[int, ...]:
-    uncertain = int(options.uncertain == "present")
-    return tuple(line.flag(column, uncertain) for column in COLUMNS)
+    counts = counted(options.uncertain, options.present)
+    return tuple(line.flag(column, *counts) for column in COLUMNS)
 
 
 def _table(root: Path, which: str) -> Iterator[Line]:

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+from collections.abc import Collection
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data import base
 from secfed.algorithms.data.images_and_texts import PairsOptions, check_file_name, check_inside
+from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 SITE: Final = "{site}"
+Present = Annotated[
+    Literal["positive", "labelled"],
+    Field(
+        json_schema_extra=LATER,
+        description='when a finding is present: "positive" (1; -1 as data.uncertain says) or "labelled" '
+        "(1, 0 or -1: mentioned at all)",
+    ),
+]
+
+
+def counted(uncertain: str, present: str) -> tuple[int, int]:
+    """What an uncertain label and a negative one count as, 0 or 1 each, by the options of these names."""
+    labelled = present == "labelled"
+    return int(labelled or uncertain == "present"), int(labelled)
+
+
+def refuse_unused_rules(options: PairsOptions, present: str, columns: Collection[str]) -> None:
+    """Refuse rules of labels that would change nothing."""
+    if present == "labelled":
+        base.refuse_unused(options, ["uncertain"], 'with present = "labelled"')
+    if not columns:
+        base.refuse_unused(options, ["present"], "without data.finding_columns")
 
 
 class ImageTextOptions(PairsOptions):
@@ -48,6 +72,7 @@ class ImageTextOptions(PairsOptions):
     uncertain: Literal["absent", "present"] = Field(
         default="absent", description='what -1 in data.finding_columns means: "absent" or "present"'
     )
+    present: Present = "positive"
     categories: dict[str, tuple[str, ...]] = Field(
         default={}, description="a table: column to the array of all its values; each becomes a finding"
     )
@@ -73,6 +98,7 @@ class ImageTextOptions(PairsOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         base.refuse_unused_alpha(self, self.partition)
+        refuse_unused_rules(self, self.present, self.finding_columns)
         for key in ("table", "test_table", "images"):
             check_inside(f"data.{key}", getattr(self, key))
         self._check_sites()

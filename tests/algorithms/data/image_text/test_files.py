@@ -146,6 +146,23 @@ def test_uncertain_findings_count_as_the_options_say(place):
         assert int(data.site("north").train.findings.sum()) == count
 
 
+@pytest.mark.parametrize(("label", "count"), [("1", 12), ("-1", 12), ("0.0", 12), ("", 8), ("nan", 8)])
+def test_a_finding_that_is_labelled_at_all_can_count(place, label, count):
+    """FedDRA's rule for MIMIC-CXR. Eight of the twelve labels at that site are 0."""
+    lines = (place / "pairs.csv").read_text().replace(",north,1,", f",north,{label},")
+    (place / "pairs.csv").write_text(lines)
+    data = load(place, table="pairs.csv", finding_columns=["edema"], present="labelled")
+    assert int(data.site("north").train.findings.sum()) == count
+
+
+@pytest.mark.parametrize(
+    "unused", [{"uncertain": "present", "finding_columns": ["edema"]}, {"finding_columns": []}]
+)
+def test_label_rules_without_effect_are_refused(place, unused):
+    with pytest.raises(ConfigError, match="has no effect"):
+        load(place, table="pairs.csv", present="labelled", **unused)
+
+
 def test_one_image_of_each_report_is_held_out(place):
     text = (place / "pairs.jsonl").read_text()
     for at in range(24):

@@ -88,6 +88,8 @@ def test_two_images_of_a_patient_have_one_number(mimic):
 def test_mimic_options(mimic):
     uncertain = load_mimic(mimic, uncertain="present").site("hospital-1").test.findings
     assert uncertain.tolist() == [[1, 1, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+    labelled = load_mimic(mimic, present="labelled").site("hospital-1").test.findings
+    assert labelled.tolist() == [[1, 1, 0, 0, 0]] * 3  # 0 and -1 count, no label does not
     site = load_mimic(mimic, views=["LATERAL", "PA"], held_out=["test"], sections=["impression"]).site(
         "hospital-1"
     )
