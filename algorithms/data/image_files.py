@@ -14,7 +14,9 @@ import warnings
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,9 +25,15 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.crypto.masked.threads import processors
 from secfed.errors import ConfigError, DataError, installing
 
+Pixels = NDArray[np.uint8]
+"""[size, size, channels]"""
+
 _FORMATS: Final = ("JPEG", "PNG", "TIFF")
+_MOST_WORKERS: Final = 8  # each may hold an image of data.max_megapixels
+_SMALL: Final = 1_000_000  # pixels; below it decoding is cheap, and stays exact
 FLAT: Final = 1e-6  # a spread below this is an image of one colour
 
 
@@ -58,8 +66,15 @@ class ImageSource(ABC):
             raise DataError(message, remedy="raise data.max_image_mib")
         return content
 
+    def stamp(self, name: str) -> str | None:
+        """What changes when this file is another or gets another content; None where it cannot be read."""
+        return self._stamp(name) if stays_inside(name) else None
+
     @abstractmethod
     def _read(self, name: str, most_bytes: int, where: str) -> bytes: ...
+
+    @abstractmethod
+    def _stamp(self, name: str) -> str | None: ...
 
 
 @contextmanager
@@ -76,7 +91,7 @@ def open_source(path: Path, key: str = "data.images") -> Iterator[ImageSource]:
         message = f"{key}: {path.name} is neither a folder nor a zip"
         raise DataError(message, remedy="name one of them") from None
     with archive:
-        yield _Archive(archive, path.name)
+        yield _Archive(archive, path)
 
 
 class _Folder(ImageSource):
@@ -97,10 +112,20 @@ class _Folder(ImageSource):
         except (OSError, ValueError):
             raise _absent(where, self._root.name) from None
 
+    def _stamp(self, name: str) -> str | None:
+        try:
+            path = (self._root / name).resolve()
+            if not path.is_relative_to(self._root):
+                return None
+            facts = path.stat()
+        except (OSError, RuntimeError, ValueError):
+            return None
+        return f"{facts.st_size} {facts.st_mtime_ns} {self._root}"
+
 
 class _Archive(ImageSource):
-    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
-        self._archive, self._name = archive, name
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self._archive, self._name, self._path = archive, path.name, path.resolve()
 
     def _read(self, name: str, most_bytes: int, where: str) -> bytes:
         try:
@@ -116,6 +141,13 @@ class _Archive(ImageSource):
                 remedy="make the archive again, with ordinary compression and without a password",
             ) from None
 
+    def _stamp(self, name: str) -> str | None:
+        try:
+            entry = self._archive.getinfo(name)
+        except KeyError:
+            return None
+        return f"{entry.CRC} {entry.file_size} {self._path}"
+
 
 def stays_inside(name: str) -> bool:
     """Whether a file name is relative and has no drive, no backslash and no step upwards."""
@@ -125,20 +157,95 @@ def stays_inside(name: str) -> bool:
 
 def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np.float32]:
     """Decode, turn upright, resize and normalise one image: [channels, size, size] float32."""
+    _load_pillow()
+    with _silent():
+        pixels = _decoded(content, rules, where)
+    return normalised(pixels, rules)
+
+
+def decoded_images(
+    named: Sequence[tuple[str, str]], source: ImageSource, rules: Preparation, workers: int | None = None
+) -> Generator[Pixels | DataError, None, None]:
+    """In the order of the list (file name, and where it stands) each image, or why it cannot be used.
+
+    The calling thread reads, because archives do not allow more; threads decode. A list that is given up
+    before its end needs ``close()``.
+
+    Args:
+        workers: images that are decoded at a time; by default one per processor, at most 8.
+    """
+    workers = workers or min(_MOST_WORKERS, processors())
+    if named:
+        _load_pillow()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="images") if workers > 1 else None
+    started: deque[Future[Pixels | DataError]] = deque()
+    with _silent():  # for all threads: the filters of warnings belong to the process
+        try:
+            for name, where in named:
+                content = _content(source, name, rules, where)
+                if pool is None:
+                    yield _decoded_or_error(content, rules, where)
+                    continue
+                started.append(pool.submit(_decoded_or_error, content, rules, where))
+                if len(started) == 2 * workers:  # no more files than that are in memory
+                    yield started.popleft().result()
+            while started:
+                yield started.popleft().result()
+        finally:
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
+
+
+def normalised(pixels: Pixels, rules: Preparation) -> NDArray[np.float32]:
+    """One decoded image as [channels, size, size] float32."""
+    values = np.asarray(pixels, dtype=np.float32) / np.float32(255)
+    return np.ascontiguousarray(_normalised(values.transpose(2, 0, 1), rules))
+
+
+def _content(source: ImageSource, name: str, rules: Preparation, where: str) -> bytes | DataError:
     try:
-        from PIL import Image, ImageOps  # part of an extra
+        return source.read(name, rules.max_bytes, where)
+    except DataError as error:
+        return error  # told when its turn comes
+
+
+def _decoded_or_error(content: bytes | DataError, rules: Preparation, where: str) -> Pixels | DataError:
+    if isinstance(content, DataError):
+        return content
+    try:
+        return _decoded(content, rules, where)
+    except DataError as error:
+        return error
+
+
+def _load_pillow() -> None:
+    try:
+        from PIL import Image  # part of an extra
     except ImportError:
         raise ConfigError(
             "data.images: needs the library Pillow",
             remedy=installing("vision-language"),
         ) from None
+    # Before threads do it: one that comes while another loads the formats takes a TIFF for no image.
+    Image.init()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's own, higher limit; and hints about odd metadata
+        yield
+
+
+def _decoded(content: bytes, rules: Preparation, where: str) -> Pixels:
+    from PIL import Image, ImageOps  # see above
+
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's own, higher limit; and hints about odd metadata
-            with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-                if image.width * image.height > rules.max_pixels:
-                    raise _too_many_pixels(rules, where)
-                upright = _resized(_eight_bit(ImageOps.exif_transpose(image), rules.channels), rules)
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            if image.width * image.height > rules.max_pixels:
+                raise _too_many_pixels(rules, where)
+            _draft(image, rules.size)
+            upright = _resized(_eight_bit(ImageOps.exif_transpose(image), rules.channels), rules)
     except (DataError, MemoryError):
         raise
     except Image.DecompressionBombError:
@@ -146,9 +253,18 @@ def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np
     except Exception:  # noqa: BLE001 - a wrong byte, or odd metadata, makes Pillow raise almost anything
         message = f"{where}: the image cannot be read"
         raise DataError(message, remedy=f"give {', '.join(_FORMATS)} of 8 or 16 bits, undamaged") from None
-    values = np.asarray(upright, dtype=np.float32).reshape(rules.size, rules.size, rules.channels)
-    pixels = values / np.float32(255)
-    return np.ascontiguousarray(_normalised(pixels.transpose(2, 0, 1), rules))
+    return np.asarray(upright, dtype=np.uint8).reshape(rules.size, rules.size, rules.channels)
+
+
+def _draft(image: Any, size: int) -> None:
+    """Have a large JPEG decoded at 1/2, 1/4 or 1/8, and still at least twice as large as it will be.
+
+    Nothing is decoded yet. Pillow's thumbnails are made so (``reducing_gap=2.0``); other formats ignore it.
+    """
+    # The mode stays what it is: a JPEG's own brightness differs from that of its colours where they are
+    # clipped, and large and small images would become grey in two ways. Most X-rays are grey already.
+    if image.width * image.height > _SMALL:
+        image.draft(None, (2 * size, 2 * size))
 
 
 def _eight_bit(image: Any, channels: int) -> Any:

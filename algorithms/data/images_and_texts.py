@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -12,7 +13,8 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.data import base
 from secfed.algorithms.data.encoder_packages import resolved
-from secfed.algorithms.data.image_files import ImageSource, Preparation, prepared_image, stays_inside
+from secfed.algorithms.data.image_cache import loaded_images
+from secfed.algorithms.data.image_files import ImageSource, Preparation, normalised, stays_inside
 from secfed.algorithms.data.tokens import FolderTokenizer, HashTokenizer, Tokenizer, WordTokenizer, read_words
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import derive_seed
@@ -156,13 +158,13 @@ class ImagesAndTexts(base.RecordByRecord):
     def _images(self, named: Sequence[tuple[str, str]], source: ImageSource) -> torch.Tensor:
         """Images by file name, and where it stands; at a hospital a blank one for one that cannot be used."""
         images = torch.empty((len(named), *self.image_shape), dtype=torch.float32)
-        for at, (name, where) in enumerate(named):
-            try:
-                content = source.read(name, self._rules.max_bytes, where)
-                images[at] = torch.from_numpy(prepared_image(content, self._rules, where))
-            except DataError as error:
-                unfit(error)
-                images[at] = 0.0
+        with closing(loaded_images(named, source, self._rules)) as loaded:
+            for at, pixels in enumerate(loaded):
+                if isinstance(pixels, DataError):
+                    unfit(pixels)
+                    images[at] = 0.0
+                else:
+                    images[at] = torch.from_numpy(normalised(pixels, self._rules))
         return images
 
 
