@@ -79,6 +79,11 @@ def read(path: Path) -> list[Row]:
         return list(csv.DictReader(stream))
 
 
+def kept(name: str) -> list[Row]:
+    """The kept runs of a name."""
+    return read(FOLDER / f"{name}.csv")
+
+
 def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
     """Old and new runs in the order of their places; a new one replaces the old one of its place."""
     found = {tuple(row[name] for name in _PLACE): row for row in (*old, *new)}
@@ -199,8 +204,7 @@ def main() -> int:
             write(file, rows)
         print(f"{len(new)} runs found, {len(rows)} kept in {file}")
         return int(not new)
-    file = FOLDER / f"{asked.name}.csv"
-    rows = read(file)
+    rows = kept(asked.name)
     if not rows:
         names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.csv"))) or "none"
         print(f"Error: no runs of {asked.name!r} are kept; kept are: {names}", file=sys.stderr)
@@ -208,7 +212,8 @@ def main() -> int:
     scores = asked.score or [name for name in rows[0] if name not in {*_PLACE, "seconds"}]
     unknown = [name for name in scores if name not in rows[0]]
     if unknown:
-        print(f"Error: {file} has no column {unknown[0]!r}; it has {', '.join(rows[0])}", file=sys.stderr)
+        names = ", ".join(rows[0])
+        print(f"Error: {asked.name!r} has no column {unknown[0]!r}; it has {names}", file=sys.stderr)
         return 1
     print(show(rows, scores, asked.beside))
     return 0

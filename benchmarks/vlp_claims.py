@@ -7,13 +7,13 @@ rewrites the section "claims" of docs/results/vlp.md. A claim is a difference of
 seeds, hence the same records, division and batches. The interval is Student's, 95 %, over those differences.
 A claim is *shown* where it lies on the claim's side of zero, *refuted* where it lies on the other, and *open*
 otherwise, or where seeds are too few or all equal for an interval. Of seeds 1 to 3 only what was printed is
-left: ``vlp-claims-earlier.csv`` has it, rounded to a tenth of a point.
+left: ``vlp-claims-earlier`` among them has it, rounded to a tenth of a point.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,10 +147,10 @@ class Earlier:
     found: kept_runs.Paired
 
 
-def read_earlier(path: Path) -> dict[tuple[str, str, str, str], Earlier]:
+def read_earlier(rows: Iterable[kept_runs.Row]) -> dict[tuple[str, str, str, str], Earlier]:
     """By panel, variant, the variant beside it, and score."""
     found = {}
-    for row in kept_runs.read(path):
+    for row in rows:
         seeds = frozenset(map(int, row["seeds"].split()))
         half = (float(row["high"]) - float(row["low"])) / 2
         printed = kept_runs.Paired.printed(len(seeds), float(row["mean"]), half)
@@ -197,11 +197,11 @@ def table_of_sweep(found: Found, earlier: Mapping[tuple[str, str, str, str], Ear
 
 
 def main() -> int:
-    earlier = read_earlier(kept_runs.FOLDER / "vlp-claims-earlier.csv")
+    earlier = read_earlier(kept_runs.kept("vlp-claims-earlier"))
     synthetic = {place: value for place, value in earlier.items() if place[0] == SYNTHETIC}
     real = {place: value for place, value in earlier.items() if place[0] != SYNTHETIC}
-    runs = kept_runs.by_place(kept_runs.read(kept_runs.FOLDER / f"vlp-{SYNTHETIC}.csv"))
-    swept = kept_runs.by_place(kept_runs.read(kept_runs.FOLDER / "vlp-medpix-towers.csv"))
+    runs = kept_runs.by_place(kept_runs.kept(f"vlp-{SYNTHETIC}"))
+    swept = kept_runs.by_place(kept_runs.kept("vlp-medpix-towers"))
     parts = [BEGIN + "\n" + _HEAD, table(runs, synthetic), _HEAD_OF_SWEEP, table_of_sweep(swept, real)]
     text = "\n\n".join(parts) + f"\n{END}"
     target = sections.beside(PAGE)

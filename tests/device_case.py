@@ -26,7 +26,7 @@ from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 from secfed.wire.layout import Summands
 from tests import emulated_device
-from tests.algorithms import canonical_case, fedcola_case, fmcsc_case, vlp_case
+from tests.algorithms import canonical_case, fedcola_case, feddmvc_case, fmcsc_case, vlp_case
 from tests.algorithms.loop import changed
 
 _WARDS: Final = """
@@ -195,6 +195,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "view-kmeans": lambda: canonical_case.study().replace(
         "algorithm", {"name": "view-kmeans", "restarts": 2, "kmeans_iterations": 2}
     ),
+    "feddmvc": lambda: feddmvc_case.study(),
     "canonical-alignment, encoders": lambda: changed(
         vlp_case.TINY,
         {"study__rounds": 1, "algorithm": {"name": "canonical-alignment", "evaluation_batch": 8}},

@@ -20,14 +20,14 @@ from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.errors import WrongState
 
 
-def _network(model: nn.Module) -> MultiviewNetwork:
+def network_of(model: nn.Module) -> MultiviewNetwork:
     """The network itself, which a privacy engine may have wrapped."""
     if isinstance(model, MultiviewNetwork):
         return model
     for module in model.modules():
         if isinstance(module, MultiviewNetwork):
             return module
-    raise WrongState("FMCSC's losses train a MultiviewNetwork and nothing else")
+    raise WrongState("these losses train a MultiviewNetwork and nothing else")
 
 
 def _error(rebuilt: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ def pretraining_loss(owned: Sequence[int]) -> DeclaredLoss:
     """
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-        network = _network(model)
+        network = network_of(model)
         errors = [
             _error(network.reconstruct(view, network.enc[view](x)), x)
             for view, x in zip(owned, batch, strict=True)
@@ -57,7 +57,7 @@ def multiview_loss(options: FmcscOptions) -> DeclaredLoss:
     contrast = {"eq5": eq5, "ntxent": ntxent}[options.contrast]
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-        network = _network(model)
+        network = network_of(model)
         low = network.encode(batch)
         common = network.common(low)
         total = torch.zeros((), device=common.device)
@@ -78,7 +78,7 @@ def distillation_loss(view: int, options: FmcscOptions) -> DeclaredLoss:
     """
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-        network = _network(model)
+        network = network_of(model)
         *views, target = batch
         low = network.encode([x if at == view else None for at, x in enumerate(views)])
         total = torch.zeros(len(target), device=target.device)
@@ -96,7 +96,7 @@ def single_view_loss(view: int, views: int, options: FmcscOptions) -> DeclaredLo
     """Reconstruction of the site's own view, and the model contrast. Batch: the view, then the global h."""
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-        network = _network(model)
+        network = network_of(model)
         x, reference = batch
         if not options.model_contrast:
             return _error(network.reconstruct(view, network.enc[view](x)), x)

@@ -24,7 +24,7 @@ def _earlier(folder: Path, seeds: str = "1 2 3") -> dict[tuple[str, str, str, st
     path.write_text(
         f"panel,variant,beside,score,seeds,mean,low,high\np,one,other,r,{seeds},2.0,-0.484,4.484\n"
     )
-    return vlp_claims.read_earlier(path)
+    return vlp_claims.read_earlier(kept_runs.read(path))
 
 
 def test_every_claim_names_methods_that_can_be_run() -> None:

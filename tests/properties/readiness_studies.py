@@ -89,6 +89,12 @@ name = "plain"
 colluders = 1
 """
 
+FEDDMVC = MULTIVIEW.format(views=[-1, -1, -1, 0, 0, 0], weights="").replace(
+    MULTIVIEW.split("[algorithm]")[1].split("[model]")[0].format(weights=""),
+    '\nname = "feddmvc"\npretrain_rounds = 1\npretrain_epochs = 1\nlocal_epochs = 1\nbatch_size = 12\n'
+    "restarts = 2\nkmeans_iterations = 1\n",
+)
+
 TRANSFER = """
 [study]
 name = "readiness"
@@ -238,6 +244,8 @@ def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
     elif algorithm == "fmcsc":
         views = {"": [-1, -1, -1, 0, 0, 0], "one-view": [0, 0, 0, -1, -1, -1]}[variant]
         text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
+    elif algorithm == "feddmvc":
+        text = FEDDMVC
     elif algorithm == "canonical":
         text = CANONICAL if unit == "none" else CANONICAL.replace('"standard"', '"sqrt-l2"')
     elif algorithm == "view-kmeans":

@@ -16,6 +16,7 @@ from tests.properties.readiness_studies import OF_MEANS, OF_PAIRS, tiny
 REFUSED = ("canonical", "canonical-alignment", "view-kmeans")
 CASES = [
     *((name, "", "none") for name in OF_MEANS),
+    ("feddmvc", "", "none"),
     *(("fmcsc", variant, "none") for variant in ("", "one-view")),
     ("creamfl", "", "none"),
     ("fedcola", "", "none"),

@@ -36,7 +36,7 @@ CASES = [
     ("fedavg", "private-metrics", "record"),
     *(("fedavg", engine, "record") for engine in ("loop", "ghost")),  # hooks are the usual ones
     *((name, "", unit) for name in ("canonical", "canonical-alignment") for unit in ("none", "record-sum")),
-    ("view-kmeans", "", "none"),
+    *((name, "", "none") for name in ("view-kmeans", "feddmvc")),
     *(("fmcsc", variant, unit) for variant in ("", "one-view") for unit in ("none", "group", "site")),
     *(("fedcola", variant, unit) for variant in ("", "pairs") for unit in ("none", "group", "site")),
     *(("creamfl", variant, "none") for variant in ("", "pairs")),

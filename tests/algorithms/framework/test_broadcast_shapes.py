@@ -18,6 +18,7 @@ CASES = [
     *((name, "") for name in OF_MEANS),
     ("canonical", ""),
     ("canonical-alignment", ""),
+    ("feddmvc", ""),
     ("fmcsc", ""),
     ("fmcsc", "one-view"),
     ("creamfl", ""),
