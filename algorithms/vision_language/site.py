@@ -193,7 +193,11 @@ class VlpSite(SiteProgram):
             )
             batches = (options.augmentation(self.batch(part)) for part in rows)
             settings = StepSettings.of(options)
-            return run_stage(model, optimiser, loss, batches, device=self.device, settings=settings)
+            # Changes at random draw from the generator that steps draw from, so they keep their turns.
+            early = not (options.augment_images or options.drop_words)
+            return run_stage(
+                model, optimiser, loss, batches, device=self.device, settings=settings, early=early
+            )
 
     def _fit_privately(
         self, privacy: LocalPrivacy, optimiser: torch.optim.Optimizer, stage: Stage, loss: StageLoss

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -23,7 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 from secfed.dp.training.optimisers import eager
-from secfed.dp.training.step import Steps, StepSettings
+from secfed.dp.training.step import Steps, StepSettings, ahead
 from secfed.errors import RangeError
 
 Batch = tuple[torch.Tensor, ...]  # (images [B, channels, size, size], tokens [B, length])
@@ -69,14 +70,19 @@ def run_stage(
     *,
     device: torch.device,
     settings: StepSettings = _PLAIN,
+    early: bool = False,
 ) -> float:
     """Train in place, one optimiser step per batch; the mean loss over the steps, NaN without any.
 
-    The model is left in evaluation mode, without gradients.
+    ``early`` lets a thread make batches :func:`ahead <secfed.dp.training.step.ahead>` of their turn; not for
+    batches that an :class:`Augmentation` changes. The model is left in evaluation mode, without gradients.
     """
     steps = Steps(optimiser, lambda *batch: loss(model, batch), device, settings)
-    for batch in batches:
-        steps.take(batch)
+    with ExitStack() as stack:
+        if early:
+            batches = stack.enter_context(closing(ahead(batches, device)))
+        for batch in batches:
+            steps.take(batch)
     at_rest(model)
     return steps.mean()
 

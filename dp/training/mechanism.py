@@ -21,10 +21,15 @@ floating-point normals.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from secfed.dp.accounting.events import PoissonSampledGaussian
@@ -37,6 +42,7 @@ from secfed.errors import ConfigError
 
 SLACK: Final = 2.0**-10
 _GRID_BITS: Final = 13  # rounding adds at most 2^-13 C to one unit's norm
+_MANY: Final = 1 << 19  # numbers; fewer are drawn in the time that threads need to change places
 
 
 def steps_per_pass(rate: float) -> int:
@@ -98,6 +104,7 @@ class GaussianNoise:
         self.deviation = deviation
         self.grid = math.ldexp(deviation, -bits)
         self._sampler = NoiseSampler(RoundedNormal(2.0**bits), random) if deviation else None
+        self._ahead: Future[NDArray[np.int64]] | None = None
 
     @classmethod
     def of(
@@ -112,11 +119,42 @@ class GaussianNoise:
         finest = deviation / clip_norm * math.sqrt(dimension) * 2.0 ** (_GRID_BITS - 1)
         return cls(deviation, max(12, math.ceil(math.log2(finest))), random)
 
+    @contextmanager
+    def drawn_ahead(self, parameters: dict[str, nn.Parameter]) -> Iterator[None]:
+        """Draw the noise of one release in a thread, beside what computes its sum in this block.
+
+        Only where that pays; the numbers are the same. Until :meth:`write_gradients` has them, nobody else
+        may draw from the source of randomness. After the block no thread is left, whatever was raised in it,
+        and noise that was not used is dropped.
+        """
+        if self._sampler is None or not _pays(parameters):
+            yield
+            return
+        count = sum(value.numel() for value in parameters.values())
+        with ThreadPoolExecutor(1) as thread:  # waits for it at the end
+            self._ahead = thread.submit(self._sampler.take, count)
+            try:
+                yield
+            finally:
+                self._ahead = None
+
     def write_gradients(self, total: ClippedSum, divisor: float) -> None:
         """Set every parameter's gradient to (sum + noise) / divisor, in the place of the sum."""
+        drawn, self._ahead = None if self._ahead is None else self._ahead.result(), None
         for name, value in total.parameters.items():
             summed = total.sums[name]
             if self._sampler is not None:
-                noise = torch.from_numpy(self._sampler.take(summed.numel())).reshape(summed.shape)
+                count = summed.numel()
+                if drawn is None:
+                    numbers = self._sampler.take(count)
+                else:
+                    numbers, drawn = drawn[:count], drawn[count:]
+                noise = torch.from_numpy(numbers).reshape(summed.shape)
                 summed.add_(noise.to(summed.device, torch.float64)).mul_(self.grid)
             value.grad = summed.div_(divisor).to(value.dtype)
+
+
+def _pays(parameters: dict[str, nn.Parameter]) -> bool:
+    """Whether noise is drawn in a thread: a GPU leaves time for it, a processor works on the sum itself."""
+    devices = {value.device.type for value in parameters.values()}
+    return "cpu" not in devices and sum(value.numel() for value in parameters.values()) >= _MANY

@@ -18,7 +18,7 @@ reports is computed without noise: it must stay at the site, or be released as a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -218,7 +218,10 @@ class Session:
         ConfigError for more steps than were paid for, and as :meth:`clipped_sum`.
         """
         self._begin_step()
-        self._finish_step(self.clipped_sum(units, records))
+        # Nothing else draws between the units and the noise, so its numbers are the same. An engine that is
+        # still to be checked may refuse, and a refusal must leave the stream where it is.
+        with self.noise.drawn_ahead(self._parameters) if self._checked else nullcontext():
+            self._finish_step(self.clipped_sum(units, records))
 
     def clipped_sum(self, units: list[NDArray[np.int64]], records: Records) -> ClippedSum:
         """The sum over units, without noise: it must not leave as it is.

@@ -6,7 +6,8 @@ float16 torch itself looks, once a step, whether the gradients overflowed.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -74,9 +75,33 @@ def onto(device: torch.device, batch: Batch) -> Batch:
     """A batch on the device; to a GPU from pinned memory, so that the copy runs beside the step before."""
     if device.type != "cuda":
         return tuple(part.to(device) for part in batch)
-    return tuple(
-        (part if part.is_cuda else part.pin_memory()).to(device, non_blocking=True) for part in batch
-    )
+    return tuple(part.to(device, non_blocking=True) for part in _pinned(batch))
+
+
+def ahead(batches: Iterable[Batch], device: torch.device) -> Generator[Batch, None, None]:
+    """These batches, for a GPU each made and pinned in a thread while the step before is taken.
+
+    They must not draw from torch's default generators, which steps use: their turns would change. Close it
+    where not all are taken, so that no thread is left; one batch more may then have been made.
+    """
+    if device.type != "cuda":
+        yield from batches
+        return
+    source = iter(batches)
+
+    def following() -> Batch | None:
+        batch = next(source, None)
+        return None if batch is None else _pinned(batch)
+
+    with ThreadPoolExecutor(1) as thread:  # waits for it at the end
+        coming = thread.submit(following)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(following)
+            yield batch
+
+
+def _pinned(batch: Batch) -> Batch:
+    return tuple(part if part.is_cuda else part.pin_memory() for part in batch)
 
 
 def reduced_precision(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:

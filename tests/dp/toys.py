@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import nn
 
@@ -40,6 +42,11 @@ def mechanism(
 
 def parameters(model: nn.Module) -> torch.Tensor:
     return torch.cat([value.detach().reshape(-1) for value in model.parameters() if value.requires_grad])
+
+
+def no_thread_is_left() -> bool:
+    """Whether every pool of threads has ended."""
+    return not any(one.name.startswith("ThreadPoolExecutor") for one in threading.enumerate())
 
 
 def plain_gradient(model: nn.Module, loss: DeclaredLoss, batch: Batch) -> torch.Tensor:
