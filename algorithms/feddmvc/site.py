@@ -62,7 +62,7 @@ class FedDmvcSite(SiteProgram):
         """One sum's part; what fails is left out."""
         stage = self._plan.stage(round_number, exchange)
         if stage.kind == "train":
-            found = otherwise({}, self._train, stage, round_number, broadcast)
+            found = self._train(stage, round_number, broadcast)
         elif stage.kind == "kmeans":
             sums, counts, inertia = kmeans.local_sums(self._kept(round_number), broadcast["centres"])
             found = {"sums": sums, "counts": counts, "inertia": inertia}
