@@ -59,7 +59,7 @@ def read(path: Path, scores: Iterable[str]) -> tuple[dict[str, dict[int, dict[Co
             name = row["variant"]
             coalition = frozenset(() if name == NOBODY else name.split("-"))
             groups |= coalition
-            if row["status"] == "done":
+            if row.get("status", "done") == "done":  # kept runs are done
                 seeds = found.setdefault(row.get("panel", ""), {})
                 worth = 100 * sum(float(row[one]) for one in scores)
                 seeds.setdefault(int(row["seed"]), {})[coalition] = worth
