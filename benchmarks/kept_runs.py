@@ -35,6 +35,7 @@ _ABOUT_A_RUN: Final = {
     "status", "error", "message", "note", "folder", "study_digest", "epsilon_spent", "aborted_rounds",
     "zeroed_contributions", "seconds",
 }  # fmt: skip
+_BESIDE: Final = ("distortion", "distortion_own", "training_cpu_s")  # what a run has beside its scores
 _FEWEST: Final = 3  # with two seeds a chance agreement makes an interval of any width
 _EQUAL: Final = 1e-9
 
@@ -53,14 +54,11 @@ def of_comparison(folder: Path) -> Iterator[Row]:
     for path in sorted(folder.glob("*-seed-*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         if "scores" in run:  # a trace has none
-            scores = {**run["scores"], **{name: run[name] for name in DISTORTIONS if name in run}}
+            scores = {**run["scores"], **{name: run[name] for name in _BESIDE if name in run}}
             place = {"panel": run["dataset"], "variant": run["method"], "seed": str(run["seed"])}
             yield {**place, **{name: f"{value:.6g}" for name, value in scores.items()}} | {
                 "seconds": f"{run['cpu_s']:.6g}"
             }
-
-
-DISTORTIONS: Final = ("distortion", "distortion_own")
 
 
 def _short(number: str) -> str:
@@ -166,23 +164,26 @@ def _quantile(seeds: int) -> float:
 
 
 def show(rows: Sequence[Row], scores: Sequence[str], beside: str | None) -> str:
-    """A table in percent: a line per panel and variant, a column per score, and one per difference."""
+    """A line per panel and variant, a column per score and difference: in percent, times in seconds."""
     found = by_place(rows)
     lines = []
     for (panel, variant), runs in found.items():
-        line = [
-            panel,
-            variant,
-            *(mean_and_spread(score(run, name) for run in runs.values()) for name in scores),
-        ]
+        line = [panel, variant]
+        for name in scores:
+            line.append(mean_and_spread((score(run, name) for run in runs.values()), scale=_scale(name)))
         if beside is not None:
             other = {} if variant == beside else found.get((panel, beside), {})
             for name in scores:
-                effect, state = Paired.of([100 * gap for gap in differences(runs, other, name)]).verdict()
+                gaps = [_scale(name) * gap for gap in differences(runs, other, name)]
+                effect, state = Paired.of(gaps).verdict()
                 line.append(effect if effect == "-" else f"{effect} {state}")
         lines.append([*line, str(len(runs))])
-    gaps = [f"{name} less {beside}" for name in scores] if beside is not None else []
-    return sections.table(["panel", "variant", *scores, *gaps, "seeds"], lines)
+    more = [f"{name} less {beside}" for name in scores] if beside is not None else []
+    return sections.table(["panel", "variant", *scores, *more, "seeds"], lines)
+
+
+def _scale(name: str) -> float:
+    return 1.0 if name.endswith(("_s", "seconds")) else 100.0
 
 
 def main() -> int:

@@ -84,12 +84,20 @@ def test_finished_runs_of_a_sweep_are_kept_and_a_new_one_replaces_that_of_its_pl
 
 
 def test_runs_of_the_comparison_have_their_data_set_as_panel(tmp_path: Path) -> None:
-    run = {"dataset": "d", "method": "m", "seed": 4, "scores": {"r": 0.5}, "distortion": 0.25, "cpu_s": 3.0}
+    run = {
+        "dataset": "d",
+        "method": "m",
+        "seed": 4,
+        "scores": {"r": 0.5},
+        "distortion": 0.25,
+        "training_cpu_s": 2.0,
+        "cpu_s": 3.0,
+    }
     (tmp_path / "m-seed-4.json").write_text(json.dumps(run), encoding="utf-8")
     (tmp_path / "trace-seed-4.json").write_text(json.dumps({"dataset": "d", "weights": []}), encoding="utf-8")
     place = {"panel": "d", "variant": "m", "seed": "4"}
     found = list(kept_runs.of_comparison(tmp_path))
-    assert found == [{**place, "r": "0.5", "distortion": "0.25", "seconds": "3"}]
+    assert found == [{**place, "r": "0.5", "distortion": "0.25", "training_cpu_s": "2", "seconds": "3"}]
 
 
 @pytest.mark.parametrize(
