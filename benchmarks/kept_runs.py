@@ -43,7 +43,11 @@ _EQUAL: Final = 1e-9
 def of_sweep(table: Path) -> Iterator[Row]:
     """The finished runs of a sweep's table, with their scores and seconds."""
     with table.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
+        lines = csv.DictReader(stream)
+        columns = list(lines.fieldnames or ())
+        if axes := set(columns[: columns.index("seed")]) - set(_PLACE):
+            raise SystemExit(f"Error: {table} has the axis {min(axes)}; only panels and variants are kept")
+        for row in lines:
             if row["status"] == "done":
                 scores = {name: _short(row[name]) for name in row if name not in {*_PLACE, *_ABOUT_A_RUN}}
                 yield {**_place(row), **scores, "seconds": _short(row["seconds"])}

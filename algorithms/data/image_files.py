@@ -120,7 +120,8 @@ class _Folder(ImageSource):
             facts = path.stat()
         except (OSError, RuntimeError, ValueError):
             return None
-        return f"{facts.st_size} {facts.st_mtime_ns} {self._root}"
+        # Two files of one size and time can change names; then these two tell.
+        return f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino} {self._root}"
 
 
 class _Archive(ImageSource):

@@ -134,6 +134,13 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         own = self.sampled(stage.of, round_number)  # of an absent group nobody
         return own if stage.step == "own" else (*own, *self.sampled("pairs", round_number))
 
+    def builds_on(self, stage: FedColaStage, round_number: int) -> tuple[str, ...]:
+        """Shared layers, or representations, are those of the models that a site trained before."""
+        if stage.step != "shared":
+            return ()
+        stages = self.round_stages(round_number)
+        return tuple(one.exchange.name for one in stages if one.step == "own")
+
     def learning_rate(self, round_number: int) -> float:
         """The step size of one round."""
         return self.options.learning_rate * self.options.learning_rate_decay ** (round_number - 1)

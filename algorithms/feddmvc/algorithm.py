@@ -13,7 +13,8 @@ Source: Chen, Xu, Ren, Pu, Zhu, Pu, Hao, He, "Federated Deep Multi-View Clusteri
 Self-Supervision", 2023, arXiv 2309.13697; Xie, Girshick, Farhadi, "Unsupervised Deep Embedding for Clustering
 Analysis", ICML 2016 (soft and sharpened assignments).
 
-Security: who holds which view is public. All members of a sum add more than zeros.
+Security: who holds which view is public. Nobody is asked for a sum to which it can add zeros only, and sums
+of features build on the first one of the round (:meth:`Algorithm.builds_on`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ``[algorithm]`` table of ``feddmvc``, and which sums a study of it consists of.
 
 rounds 1 .. P      pretrain-view-1, .., pretrain-view-V         sites that hold the view
-rounds P+1 .. R    moments, kmeans-01 ..                        sites that hold all views
+rounds P+1 .. R    moments, kmeans-01 .., frequencies           sites that hold all views
                    train-view-1, .., train-view-V               sites that hold the view
 round R+1          moments, kmeans-01 .., table                 the table: all sites
 """
@@ -21,7 +21,7 @@ from secfed.algorithms.framework.step_options import DeviceOptions
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Field
 
-Kind = Literal["train", "moments", "kmeans", "table"]
+Kind = Literal["train", "moments", "kmeans", "frequencies", "table"]
 
 _SQUARED_DISTANCE: Final = 64.0  # of a view's features, norm 1, to a centre: starts may lie a little outside
 
@@ -114,13 +114,20 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
             return self.owners(stage.view)
         return self.sites if stage.kind == "table" else self.full
 
+    def builds_on(self, stage: FedDmvcStage, round_number: int) -> tuple[str, ...]:
+        """Features of the first sum are clustered, and teach."""
+        uses = stage.kind in ("kmeans", "frequencies") or (
+            stage.kind == "train" and not self.pretrains(round_number)
+        )
+        return ("moments",) if uses else ()
+
     def round_stages(self, round_number: int) -> Sequence[FedDmvcStage]:
         """Pre-training; clusters and training; or clusters and their scores."""
         if round_number > self.rounds:
             return (*self._clustering, *self.scoring)
         if self.pretrains(round_number):
             return self._training("pretrain")
-        return (*self._clustering, *self._training("train"))
+        return (*self._clustering, self._frequencies, *self._training("train"))
 
     def _training(self, name: str) -> tuple[FedDmvcStage, ...]:
         stages = []
@@ -158,6 +165,11 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
         )
 
     @cached_property
+    def _frequencies(self) -> FedDmvcStage:
+        most = Field("frequencies", (self.clusters,), float(self.options.max_records), 64)
+        return FedDmvcStage("frequencies", self.exchange("frequencies", "multi", [most]))
+
+    @cached_property
     def scoring(self) -> tuple[FedDmvcStage, ...]:
         """The stage that scores clusters."""
         table = Field("table", (self.clusters, self.clusters), float(self.options.max_records), 64)
@@ -172,6 +184,8 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
             own = {name: self.shapes[name] for name in self.names(stage.view)}
             if self.pretrains(round_number):
                 return own
-            return {**own, **centres, "counts": (self.clusters,), "scale": ()}
+            return {**own, **centres, "scale": (), "frequencies": (self.clusters,)}
+        if stage.kind == "frequencies":
+            return {**centres, "scale": ()}
         encoders = {name: shape for name, shape in self.shapes.items() if name.startswith("enc.")}
         return encoders if stage.kind == "moments" else {**encoders, **centres}

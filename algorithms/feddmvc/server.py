@@ -25,9 +25,8 @@ class FedDmvcServer(ModelServer):
         self._found = {
             "centres": best.repeat(plan.options.restarts, 1, 1),
             "best": best,
-            "counts": torch.zeros(plan.clusters, dtype=torch.float64),
             "scale": torch.ones((), dtype=torch.float64),
-            "records": torch.ones((), dtype=torch.float64),
+            "frequencies": torch.ones(plan.clusters, dtype=torch.float64),
         }
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
@@ -45,10 +44,8 @@ class FedDmvcServer(ModelServer):
             loss = totals.scalar("loss") / sites
             self._metrics.of(round_number - 1)[f"view_{stage.view + 1}_loss"] = loss
         elif stage.kind == "moments":
-            found["records"] = torch.tensor(max(totals.scalar("records"), 1.0), dtype=torch.float64)
-            mean, covariance = kmeans.mean_and_covariance(
-                totals["sum"], totals["outer"], float(found["records"])
-            )
+            count = max(totals.scalar("records"), 1.0)
+            mean, covariance = kmeans.mean_and_covariance(totals["sum"], totals["outer"], count)
             seed = derive_seed(plan.seed, "k-means", round_number)
             found["centres"] = kmeans.starts(mean, covariance, plan.options.restarts, plan.clusters, seed)
         elif stage.kind == "kmeans":
@@ -56,9 +53,10 @@ class FedDmvcServer(ModelServer):
             if stage.last:
                 chosen = kmeans.best(totals["inertia"])
                 found["best"] = found["centres"][chosen].clone()
-                found["counts"] = totals["counts"][chosen].to(torch.float64)
-                variance = totals["inertia"][chosen].to(torch.float64) / found["records"]
-                found["scale"] = variance.clamp(min=_LEAST_SCALE)
+                records = totals["counts"][chosen].sum().clamp(min=1.0)
+                found["scale"] = (totals["inertia"][chosen] / records).clamp(min=_LEAST_SCALE)
+        elif stage.kind == "frequencies":
+            found["frequencies"] = totals["frequencies"].to(torch.float64)
         else:
             self._metrics.of(plan.rounds).update(scores(totals["table"]))
 

@@ -66,6 +66,8 @@ class FedDmvcSite(SiteProgram):
         elif stage.kind == "kmeans":
             sums, counts, inertia = kmeans.local_sums(self._kept(round_number), broadcast["centres"])
             found = {"sums": sums, "counts": counts, "inertia": inertia}
+        elif stage.kind == "frequencies":
+            found = {"frequencies": self._soft(round_number, broadcast).sum(dim=0)}
         else:
             # Records without features count as the origin; see the module on k-means.
             none = torch.zeros(len(self._labels), len(self._views) * self._plan.features)
@@ -123,15 +125,16 @@ class FedDmvcSite(SiteProgram):
         updates = {f"update/{name}": trained[name] - broadcast[name] for name in plan.names(view)}
         return {**updates, "loss": loss}
 
-    def _target(self, round_number: int, broadcast: State) -> torch.Tensor:
-        """How records belong to the clusters by all that the site holds of them, sharpened: [n, C]."""
-        if len(self._views) == self._plan.views:
-            features = self._kept(round_number)
-        else:
-            features = self._embedded(broadcast)
+    def _soft(self, round_number: int, broadcast: State) -> torch.Tensor:
+        """How records belong to the clusters by all that the site holds of them: [n, C]."""
+        whole = len(self._views) == self._plan.views
+        features = self._kept(round_number) if whole else self._embedded(broadcast)
         share = float(broadcast["scale"]) * len(self._views) / self._plan.views
-        soft = soft_assignment(features, self._own_part(broadcast["best"]).to(torch.float32), share)
-        return sharpened(soft, broadcast["counts"].to(torch.float32))
+        return soft_assignment(features, self._own_part(broadcast["best"]).to(torch.float32), share)
+
+    def _target(self, round_number: int, broadcast: State) -> torch.Tensor:
+        """The same, sharpened: what training draws each view's features to."""
+        return sharpened(self._soft(round_number, broadcast), broadcast["frequencies"].to(torch.float32))
 
 
 def unit(features: torch.Tensor) -> torch.Tensor:
@@ -148,12 +151,13 @@ def soft_assignment(features: torch.Tensor, centres: torch.Tensor, scale: float)
     return near / near.sum(dim=1, keepdim=True)
 
 
-def sharpened(soft: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Squared and divided by how many records each cluster has, so that large ones do not grow: [n, C].
+def sharpened(soft: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
+    """Squared and divided by how frequent each cluster is, so that large ones do not grow: [n, C].
 
-    Source: Xie et al. 2016, equation 3, with counts over all hospitals.
+    Source: Xie et al. 2016, equation 3; the frequencies are sums of soft assignments over all hospitals
+    with all views.
     """
-    weighted = soft.square() / counts.clamp(min=1.0)
+    weighted = soft.square() / frequencies.clamp(min=_TINY)
     return weighted / weighted.sum(dim=1, keepdim=True)
 
 

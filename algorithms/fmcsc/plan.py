@@ -226,6 +226,19 @@ class FmcscPlan(RoundPlan[FmcscStage]):
             parts = [list(self.scored(stage.group))]
         return tuple(frozenset(part) for part in parts)
 
+    def builds_on(self, stage: FmcscStage, round_number: int) -> tuple[str, ...]:
+        """What the full model knows is taught; clusters are of features of the model that came first."""
+        del round_number
+        first = "score-moments"
+        if stage.kind == "train":
+            return ("train-full",) if stage.group != FULL else ()
+        if stage.kind == "table":
+            own = (name for group, name in enumerate(self.groups) if group and self.clusters_itself(group))
+            return (first, *(f"score-{name}-01" for name in own))
+        if stage.kind == "kmeans" and stage.group != FULL:
+            return (f"score-{self.groups[stage.group]}-01",) if stage.iteration > 1 else ()
+        return (first,) if stage.kind in ("split", "kmeans") else ()
+
     def round_stages(self, round_number: int) -> Sequence[FmcscStage]:
         """Pre-training, training or scoring; see the module."""
         if round_number > self.rounds:

@@ -245,6 +245,16 @@ class Algorithm(ABC):
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """The sums of one round, in order. Round ``rounds + 1`` is the closing evaluation."""
 
+    def builds_on(self, round_number: int, exchange: Exchange) -> Sequence[str]:
+        """Names of the earlier exchanges of the round whose work sites use again in this one.
+
+        Security: name each of which a site program keeps anything for this exchange. A site then refuses the
+        task unless it took theirs, from the broadcasts that all others had: what it would add without them
+        (zeros, or something of another model) would leave another site's summand alone in the sum.
+        """
+        del round_number, exchange
+        return ()
+
     @abstractmethod
     def server(self) -> ServerProgram:
         """A fresh server program, the same on every machine."""

@@ -71,6 +71,11 @@ class RoundPlan(ABC, Generic[StageT]):
     def members(self, stage: StageT, round_number: int) -> Sequence[SiteId]:
         """The sites that are asked for one exchange."""
 
+    def builds_on(self, stage: StageT, round_number: int) -> Sequence[str]:
+        """See :meth:`Algorithm.builds_on`."""
+        del stage, round_number
+        return ()
+
     def stages(self, round_number: int) -> Sequence[StageT]:
         """The exchanges of one round, in order; :class:`WrongState` if the study has no such round."""
         check_round(round_number, self.rounds)
@@ -125,6 +130,10 @@ class PlannedStages(Staged[StageT]):
         """Who is asked: whom the plan names, as far as they are enrolled."""
         wanted = set(self.plan.members(self.stage(round_number, exchange), round_number))
         return tuple(site for site in sites if site in wanted)
+
+    def builds_on(self, round_number: int, exchange: Exchange) -> Sequence[str]:
+        """As the plan has it."""
+        return self.plan.builds_on(self.stage(round_number, exchange), round_number)
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Fields of scoring, under ``[privacy]``."""

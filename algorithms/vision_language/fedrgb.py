@@ -30,6 +30,7 @@ from secfed.algorithms.vision_language.base import NOISED, VlpAlgorithm
 from secfed.algorithms.vision_language.fedrgb_site import ENCODER, TEACHER, FedRgbOptions, FedRgbSite
 from secfed.algorithms.vision_language.plan import JOINT, Stage
 from secfed.errors import ConfigError
+from secfed.wire.layout import Exchange
 
 WARM_UP: Final = "warm-up"
 
@@ -102,6 +103,11 @@ class FedRgb(VlpAlgorithm):
             weighted=True,
         )
         return (encoder, teacher) if self.rule is None else (encoder, self.weights_stage(), teacher)
+
+    def builds_on(self, round_number: int, exchange: Exchange) -> tuple[str, ...]:
+        """Weights and teacher use the aligner that a site trained with its encoders."""
+        _, *later = (stage.exchange.name for stage in self.round_stages(round_number))
+        return (ENCODER,) if exchange.name in later else ()
 
     def _everything(self, round_number: int, exchange: str, steps: int) -> Stage:
         """Federated averaging's stage, under its name, so that it trains on the same batches."""

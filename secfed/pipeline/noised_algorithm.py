@@ -179,6 +179,10 @@ class NoisedAlgorithm(Algorithm):
         """As the algorithm has it."""
         return self.inner.model_in(broadcast)
 
+    def builds_on(self, round_number: int, exchange: Exchange) -> Sequence[str]:
+        """As the algorithm's; names are the same with noise."""
+        return self.inner.builds_on(round_number, self.inner_exchange(exchange))
+
     def server(self) -> ServerProgram:
         """The algorithm's server program behind the stages on totals."""
         return _StagedServer(self, self.inner.server())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +47,13 @@ class AttemptStore:
             InconsistentView: its work was begun from another broadcast.
         """
         raise NotImplementedError
+
+    def take(self, round_number: int, taken: Mapping[str, bytes]) -> None:
+        """Digests of a round's broadcasts that later ones build on, by exchange; before the newest's work."""
+
+    def taken(self) -> tuple[int, Mapping[str, bytes]]:
+        """The round and the digests that :meth:`take` was told of last."""
+        return 0, {}
 
     def journal(self, attempt: int) -> AttemptJournal:
         """The journal, for one attempt."""

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -73,8 +73,10 @@ from secfed.wire.layout import State, Summands
 
 STUDY_SECRETS: Final = ("study-key", "seal-key", "uploaded", "taking", "replica")  # of encrypted_store.py
 _WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
-_STOPPED, _LOCAL_DRAWS = "stopped", "local-draws"
+_STOPPED, _LOCAL_DRAWS, _TAKEN = "stopped", "local-draws", "taken"
 _MAX_STEPS: Final = 16  # a site gets eight messages in an attempt; a server must not fill the disk
+
+_MOST_TAKEN, _NAME_BYTES = 4096, 1024  # exchanges of a round, and of a name
 
 # The disk or the line failed, not the request: asked again, it may succeed.
 _PASSING = (ConfigError, TranscriptError, LinkError)
@@ -144,6 +146,23 @@ class DurableStore(AttemptStore):
             self._work = work
         failpoint("site: after work noted")
         self._began(work.release_id(self._study))
+
+    def take(self, round_number: int, taken: Mapping[str, bytes]) -> None:
+        """Written at once: after a restart a later task is refused by what was taken, and by nothing else."""
+        written = Writer().uint(round_number, 4)
+        written.many(sorted(taken.items()), lambda writer, item: writer.text(item[0]).fixed(item[1], 32))
+        self.files.write(_TAKEN, written.done())
+
+    def taken(self) -> tuple[int, Mapping[str, bytes]]:
+        """What :meth:`take` wrote last."""
+        found = self.files.read(_TAKEN)
+        if found is None:
+            return 0, {}
+        reader = Reader(found[0])
+        number = reader.uint(4)
+        return number, dict(
+            reader.many(_MOST_TAKEN, lambda item: (item.text(_NAME_BYTES), bytes(item.fixed(32))))
+        )
 
     def keep(self, summands: Summands, save: Callable[[], State] = dict) -> None:
         """Write the program's state first, then the contribution that makes it count."""
@@ -364,7 +383,7 @@ class DurableStore(AttemptStore):
     def forget(self) -> None:
         """Erase all secrets; position and stop mark stay."""
         self._clear()
-        self.files.erase(_ANSWER, _LOCAL_DRAWS, *STUDY_SECRETS, *self._program_files())
+        self.files.erase(_ANSWER, _LOCAL_DRAWS, _TAKEN, *STUDY_SECRETS, *self._program_files())
         self._asked = None
 
     def _store(self, asked: bytes, outcome: bytes, *content: Buffer) -> None:

@@ -8,13 +8,14 @@ raises an alarm at this site only (``containment.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 
 from secfed.algorithms.framework.base import SiteProgram
+from secfed.algorithms.framework.links import needed_later, split
 from secfed.crypto.lanes import VectorSource
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, InconsistentView, Replay
@@ -27,7 +28,7 @@ from secfed.site.privacy import SitePrivacy
 from secfed.storage.failpoints import failpoint
 from secfed.study.warm_start import check_initial_model
 from secfed.wire.frames import Task, decode_state
-from secfed.wire.layout import Exchange, Summands
+from secfed.wire.layout import Exchange, Summands, state_digest
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,11 @@ class LocalWork:
             privacy.prepare(program)
         self.pending: Pending | None = None
         self.stopped = False
+        self._taken: tuple[int, Mapping[str, bytes]] = (0, {})
 
     def resume(self) -> None:
         """Read what the store keeps of the newest work."""
-        self.stopped = self._store.stopped
+        self.stopped, self._taken = self._store.stopped, self._store.taken()
         kept = self._store.contribution()
         if kept is not None:
             work, summands = kept
@@ -108,12 +110,18 @@ class LocalWork:
         exchange = plan[task.exchange_index]
         if self._site not in self.planned(task.round, exchange):
             raise Refusal.NOT_PLANNED.refuse(self._site)
-        state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
+        raw = broadcast(exchange)
+        links, state = split(decode_state(raw))
+        self._check_links(task.round, here[1], links)
         check_broadcast(state, self._agreement.broadcast_bound)
         check_fits(self._algorithm, task.round, exchange, state)
         if task.round == 1 and not any(self._site in self.planned(1, one) for one in plan[: here[1]]):
             self._check_start(exchange, state)
         self._store.begin(here, digest)
+        if exchange.name in needed_later(self._algorithm, task.round, exchange):
+            earlier = self._taken[1] if self._taken[0] == task.round else {}
+            self._taken = (task.round, {**earlier, exchange.name: state_digest(raw)})
+            self._store.take(*self._taken)
         self.pending = None
         summands = self._work(task.round, exchange, state)
         self._store.keep(summands, self._program.save)
@@ -154,6 +162,25 @@ class LocalWork:
             self._refused(1, exchange, error.message)
             self.stop()
             raise
+
+    def _check_links(self, round_number: int, index: int, links: Mapping[str, bytes]) -> None:
+        """Compare the broadcasts that this one builds on with those that this site took.
+
+        All that counts is which tasks it took, and not what its work on them came to.
+        """
+        *plan, exchange = self._algorithm.exchanges(round_number)[: index + 1]
+        if set(links) != set(self._algorithm.builds_on(round_number, exchange)):
+            raise Refusal.BROADCAST_SHAPE.refuse("it does not name the broadcasts that it builds on")
+        number, taken = self._taken
+        for one in plan:
+            if one.name not in links or self._site not in self.planned(round_number, one):
+                continue
+            if number != round_number or taken.get(one.name) != links[one.name]:
+                raise InconsistentView(
+                    f"exchange {exchange.name!r} builds on {one.name!r} of round {round_number}, which this "
+                    "site was not asked for, or from another broadcast",
+                    remedy="it takes part again in the next round",
+                )
 
     def _is_kept(self, here: Place, broadcast_digest: bytes) -> bool:
         """Whether the work of this very task is there already: an aggregator that restarted asks again.

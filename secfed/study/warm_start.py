@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from secfed.algorithms.framework.base import Algorithm, ServerProgram
+from secfed.algorithms.framework.links import LinkedServer
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import MODEL_FILE
@@ -44,8 +45,8 @@ def check_initial_model(digest: bytes, model: State) -> None:
 
 
 def initial_server(algorithm: Algorithm, start: State | None) -> ServerProgram:
-    """A fresh server program, with the study's start if it has one."""
-    server = algorithm.server()
+    """A fresh server program whose broadcasts are linked, with the study's start if it has one."""
+    server = LinkedServer(algorithm, algorithm.server())
     if start is not None:
         server.begin(start)
     return server

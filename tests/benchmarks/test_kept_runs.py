@@ -83,6 +83,15 @@ def test_finished_runs_of_a_sweep_are_kept_and_a_new_one_replaces_that_of_its_pl
     assert "| p | a | 37.5 ± 17.7 | 2 |" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_sweep_with_an_axis_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    table.write_text(
+        "panel,variant,data.ratio,seed,status,seconds,r\np,a,2:1,1,done,1,0.5\n", encoding="utf-8"
+    )
+    with pytest.raises(SystemExit, match=r"axis data\.ratio"):
+        list(kept_runs.of_sweep(table))
+
+
 def test_runs_of_the_comparison_have_their_data_set_as_panel(tmp_path: Path) -> None:
     run = {
         "dataset": "d",

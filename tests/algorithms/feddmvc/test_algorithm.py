@@ -76,10 +76,46 @@ def test_soft_assignments_are_students_t_of_scaled_distances() -> None:
     torch.testing.assert_close(module.soft_assignment(features, centres, 0.5), expected)
 
 
-def test_sharpening_squares_and_divides_by_the_sizes_of_clusters() -> None:
-    soft, counts = torch.tensor([[0.5, 0.5], [0.8, 0.2]]), torch.tensor([30.0, 10.0])
+def test_sharpening_squares_and_divides_by_the_frequencies_of_clusters() -> None:
+    soft, frequencies = torch.tensor([[0.5, 0.5], [0.8, 0.2]]), torch.tensor([30.0, 10.0])
     weighted = torch.tensor([[0.25 / 30, 0.25 / 10], [0.64 / 30, 0.04 / 10]])
-    torch.testing.assert_close(module.sharpened(soft, counts), weighted / weighted.sum(dim=1, keepdim=True))
+    torch.testing.assert_close(
+        module.sharpened(soft, frequencies), weighted / weighted.sum(dim=1, keepdim=True)
+    )
+
+
+def test_an_empty_cluster_draws_nobody() -> None:
+    soft = torch.tensor([[0.6, 0.3, 0.1], [0.3, 0.6, 0.1]])
+    found = module.sharpened(soft, soft.sum(dim=0))
+    assert found.argmax(dim=1).tolist() == [0, 1]
+    assert float(found[:, 2].max()) < 0.1
+
+
+def test_frequencies_are_soft_assignments_summed_over_hospitals_with_all_views() -> None:
+    made = before(3)
+    names = [exchange.name for exchange in made.algorithm.exchanges(3)]
+    for at in range(names.index("frequencies")):
+        made.take(3, at)
+    given = made.server.broadcast(3, made.algorithm.exchanges(3)[names.index("frequencies")])
+    added = made.contributions(3, names.index("frequencies"))
+    assert set(added) == {"hospital-1", "hospital-2", "hospital-3"}
+    features = torch.cat([made.programs[site]._features[1] for site in added])
+    soft = module.soft_assignment(features, given["best"].float(), float(given["scale"]))
+    total = sum(one["frequencies"] for one in added.values())
+    torch.testing.assert_close(total, soft.sum(dim=0), atol=1e-3, rtol=1e-4)
+    assert float(total.sum()) == pytest.approx(len(features), rel=1e-4)
+
+
+def test_distances_are_in_units_of_the_variance_of_the_records_that_are_in_the_sum() -> None:
+    made = before(3)
+    names = [exchange.name for exchange in made.algorithm.exchanges(3)]
+    for at in range(names.index("kmeans-04")):
+        made.take(3, at)
+    centres = made.server.broadcast(3, made.algorithm.exchanges(3)[names.index("kmeans-04")])["centres"]
+    made.take(3, names.index("kmeans-04"))
+    features = torch.cat([made.programs[f"hospital-{at}"]._features[1] for at in (1, 2, 3)]).double()
+    best = [torch.cdist(features, one).square().min(dim=1).values.mean() for one in centres]
+    assert float(made.server._found["scale"]) == pytest.approx(float(min(best)), rel=1e-6)
 
 
 def test_the_loss_is_reconstruction_and_divergence_from_the_target() -> None:
@@ -107,11 +143,11 @@ def test_a_site_with_one_view_is_taught_by_its_part_of_the_centres() -> None:
     features = nn.functional.normalize(single._network(given).enc[0](single._views[0]).detach(), dim=1)
     soft = module.soft_assignment(features, given["best"][:, :4].float(), float(given["scale"]) / 2)
     torch.testing.assert_close(
-        single._target(3, given), module.sharpened(soft, given["counts"].float()), atol=1e-6, rtol=1e-5
+        single._target(3, given), module.sharpened(soft, given["frequencies"].float()), atol=1e-6, rtol=1e-5
     )
     whole = made.programs["hospital-1"]
     soft = module.soft_assignment(whole._features[1], given["best"].float(), float(given["scale"]))
-    torch.testing.assert_close(whole._target(3, given), module.sharpened(soft, given["counts"].float()))
+    torch.testing.assert_close(whole._target(3, given), module.sharpened(soft, given["frequencies"].float()))
 
 
 def test_clusters_change_what_is_learnt_and_without_weight_they_do_not() -> None:

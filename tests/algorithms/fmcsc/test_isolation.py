@@ -2,101 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-
 import pytest
 import torch
 
-from secfed.algorithms.framework.base import Algorithm
-from secfed.config.cohort_rules import min_cohort, threshold
-from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.refusals import Refusal
-from secfed.errors import RoundAborted, SecfedError
-from secfed.protection.registry import MASKED
-from secfed.server.round import Rules, run_round, sum_securely, train
-from secfed.site.attempt_store import NullStore
-from secfed.site.build import build_site
-from secfed.site.journal import Journal
-from secfed.site.parts import Draws, Member, Services
-from secfed.site.terms import Terms
-from secfed.study.build import build
-from secfed.study.limits import limits_of, study_id
+from secfed.errors import RoundAborted
+from secfed.server.round import run_round, train
 from secfed.wire.frames import encode_state
-from secfed.wire.transport import OnReply
 from tests.algorithms.fmcsc_case import study
+from tests.algorithms.isolation_case import Hospitals
 
 TARGET = "hospital-1"
 OF_ANOTHER_GROUP = ("hospital-4", "hospital-5", "hospital-6")
 
 
-class _Log:
-    def append(self, kind: str, body: Mapping[str, object]) -> None:
-        """Nothing is kept."""
-
-
-class Hospitals:
-    """Real sites with the limits that the study gives them, and an aggregator that may ask for anything."""
-
-    def __init__(self, **changes: object) -> None:
-        made = study(protection__name="masked", **changes)
-        self.algorithm: Algorithm = build(made)
-        names = self.algorithm.plan.sites
-        aggregator = Identity.generate("aggregator")
-        people = {name: Identity.generate(name) for name in names}
-        roster = Roster.of(aggregator, list(people.values()))
-        self.journals = [Journal() for _ in names]
-        self.sites = {
-            name: build_site(
-                Terms(made, self.algorithm, tuple(names)),
-                Member(people[name], roster),
-                self.algorithm.site(name),
-                limits=limits_of(made, len(names)),
-                draws=Draws.seeded(0, name),
-                store=NullStore(journal, study_id(made)),
-                services=Services(_Log()),
-            )
-            for name, journal in zip(names, self.journals, strict=True)
-        }
-        self.rules = Rules(
-            study=study_id(made),
-            identity=aggregator,
-            roster=roster,
-            protection=MASKED,
-            threshold=partial(threshold, made.protection, len(names)),
-            min_cohort=min_cohort(made.protection, len(names)),
-        )
-        self.server = self.algorithm.server()
-        self.refusals: list[tuple[str, str, str]] = []
-        self.silent: dict[str, str] = {}
-
-    def ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
-        for site, message in requests.items():
-            if self.silent.get(site) == stage:
-                continue
-            try:
-                reply = self.sites[site].handle(message)
-            except SecfedError as error:
-                self.refusals.append((stage, site, error.message))
-            else:
-                on_reply(site, reply)
-
-    def sum_over(self, number: int, index: int, cohort: tuple[str, ...]):
-        """What :func:`run_round` does, but over sites of the aggregator's choice."""
-        exchange = self.algorithm.exchanges(number)[index]
-        state = encode_state(self.server.broadcast(number, exchange))
-        ready = train(number, index, exchange, state, cohort, self.rules, self.ask)
-        return sum_securely(number, index, exchange, state, ready, self.rules, self.ask)
-
-    def close(self) -> None:
-        for journal in self.journals:
-            journal.close()
-
-
 @pytest.fixture
 def hospitals(request):
-    made = Hospitals(**getattr(request, "param", {"algorithm__pretrain_rounds": 0, "study__rounds": 2}))
+    changes = getattr(request, "param", {"algorithm__pretrain_rounds": 0, "study__rounds": 2})
+    made = Hospitals(study(protection__name="masked", **changes))
     yield made
     made.close()
 

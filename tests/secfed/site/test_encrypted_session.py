@@ -172,7 +172,7 @@ def test_a_site_whose_state_diverges_stops_and_the_others_go_on(
     def spoil(self: OpeningSession, summed: Summed) -> None:
         original(self, summed)
         if self._identity.name == "hospital-4" and summed.spec.round == 1:
-            for tensor in self.replica._model.values():  # type: ignore[attr-defined]
+            for tensor in self.replica.inner._model.values():  # type: ignore[attr-defined]
                 tensor += 1e-3
 
     monkeypatch.setattr(OpeningSession, "_take", spoil)
