@@ -273,6 +273,19 @@ def test_a_site_that_stopped_the_study_stays_stopped(begun: Begun) -> None:
         hospital.handle(consortium.frames[0][2])
 
 
+def test_which_broadcasts_were_taken_outlives_a_restart_and_not_the_study(begun: Begun) -> None:
+    hospital = begun("masked").hospitals[VICTIM]
+    hospital.start()
+    assert hospital.open is not None
+    assert hospital.open.store.taken() == (0, {})
+    taken = {"moments": bytes(range(32)), "own-image": bytes(32)}
+    hospital.open.store.take(3, taken)
+    hospital.start()
+    assert hospital.open.store.taken() == (3, taken)
+    hospital.open.store.forget()
+    assert hospital.open.store.taken() == (0, {})
+
+
 @pytest.mark.parametrize("name", ["contribution", "work", "attempt-0000000000"])
 def test_a_file_whose_erasure_was_cut_off_is_gone_and_not_changed(
     name: str, begun: Begun, monkeypatch: pytest.MonkeyPatch
