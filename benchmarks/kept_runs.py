@@ -5,8 +5,9 @@
     python benchmarks/kept_runs.py show fedcola-data-sets [--score NAME ...] [--beside VARIANT]
 
 ``keep`` adds finished runs to the file of that name; a run with the panel, variant and seed of an older line
-replaces it. ``show`` prints mean and standard deviation over seeds, and with ``--beside`` the difference to
-one variant with the same seeds, its 95 % interval (Student's) and what follows for "more than that variant".
+replaces it, so a changed study wants another name. ``show`` prints mean and standard deviation over seeds,
+and with ``--beside`` the difference to one variant with the same seeds, its 95 % interval (Student's) and
+what follows for "more than that variant".
 """
 
 from __future__ import annotations

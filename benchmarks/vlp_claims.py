@@ -32,8 +32,9 @@ Each line is a difference of two methods with the same seeds: its mean and its 9
 (Student's, of paired differences). **Shown**: the interval lies on the claim's side of zero; **refuted**: on
 the other; **open**: it contains zero, or there are fewer than three seeds, or all agree to the last held-out
 pair, which says nothing of how far others lie. Every line is for itself, uncorrected for how many there are.
-The runs are in [runs](runs), a line each. Of seeds 1 to 3 only what this table had is left, rounded: limits
-of more than three seeds may be off by a tenth.
+Seeds are taken in order, as many as there was time for, whatever they show; the runs are in [runs](runs), a
+line each. Of seeds 1 to 3 only what this table had is left, rounded: limits of more than three seeds may be
+off by a tenth.
 
 Synthetic chest images, encoders pretrained on others of their kind:"""
 _HEAD_OF_SWEEP = (
