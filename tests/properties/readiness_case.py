@@ -21,6 +21,7 @@ from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.data.tabular.columns import Table
 from secfed.algorithms.data.transfer.base import TransferSite
 from secfed.algorithms.framework.datasets import SiteData
+from secfed.algorithms.framework.links import LINK
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.dp.accounting.budget import Budget
@@ -38,7 +39,7 @@ from secfed.study.build import build
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import READY, Task, encode_state
-from secfed.wire.layout import State
+from secfed.wire.layout import State, state_digest
 from secfed.wire.refusal_codes import outgoing
 
 torch.set_num_threads(1)
@@ -203,10 +204,14 @@ def play(
     )
     server = algorithm.server()
     for number in range(1, study.rounds + 2):
+        sent: dict[str, torch.Tensor] = {}  # digests of what this hospital was given in the round
         for index, exchange in enumerate(algorithm.exchanges(number)):
             if name not in algorithm.members(number, exchange, names):
                 continue
-            state = encode_state(broadcast.of(server.broadcast(number, exchange)))
+            none = torch.zeros(32, dtype=torch.uint8)
+            links = {LINK + one: sent.get(one, none) for one in algorithm.builds_on(number, exchange)}
+            state = encode_state({**broadcast.of(server.broadcast(number, exchange)), **links})
+            sent[exchange.name] = torch.frombuffer(bytearray(state_digest(state)), dtype=torch.uint8)
             task = Task(study_id(study), number, index, exchange.name, state)
             own = inner_exchange(algorithm, exchange)
             known = {
