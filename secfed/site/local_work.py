@@ -118,12 +118,12 @@ class LocalWork:
         if task.round == 1 and not any(self._site in self.planned(1, one) for one in plan[: here[1]]):
             self._check_start(exchange, state)
         self._store.begin(here, digest)
+        self.pending = None
+        summands = self._work(task.round, exchange, state)  # what was refused unpaid is not taken
         if exchange.name in needed_later(self._algorithm, task.round, exchange):
             earlier = self._taken[1] if self._taken[0] == task.round else {}
             self._taken = (task.round, {**earlier, exchange.name: state_digest(raw)})
             self._store.take(*self._taken)
-        self.pending = None
-        summands = self._work(task.round, exchange, state)
         self._store.keep(summands, self._program.save)
         self._wait(here, exchange, digest, summands)
         return True
