@@ -106,6 +106,12 @@ class Refusal(Enum):
         "a survivor whose share this site holds did not sign its upload for the same sharing set",
     )
 
+    BUILDS_ON = (
+        50,
+        InconsistentView,
+        "the exchange builds on one that this site was not asked for, or from another broadcast",
+    )
+
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number
         self.error = error

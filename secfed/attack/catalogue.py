@@ -38,6 +38,7 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         from secfed.attack.few_records import FEW_RECORDS
         from secfed.attack.later_statistics import later_statistics
         from secfed.attack.liars import framing
+        from secfed.attack.lone_work import LONE_WORK
         from secfed.attack.masked import MASKED
         from secfed.attack.silence import SILENCE
         from secfed.attack.small_cells import SMALL_CELLS
@@ -47,6 +48,7 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         # What leaks around a sum leaks under every protection, and is played once.
         return (
             *MASKED,
+            *LONE_WORK,
             *SILENCE,
             *TWINS,
             *SMALL_CELLS,

@@ -112,12 +112,13 @@ class Federation:
     ) -> None:
         self._sites = sites
         self.answers: list[Answer] = []  # everything that the aggregator got
+        self.refused: list[SecfedError] = []
         self.log = Log()
         self._round = 0
         protection = make_protection(study.protection, algorithm, study.rounds, roster.sites)
         asked = tuple(name for name in roster.sites if name in sites)
         self.rules = Rules.of(study, aggregator, roster, protection, asked)
-        self._coordinator = Coordinator(algorithm, study.rounds, self.rules, self._ask, self.log)
+        self._coordinator = Coordinator(algorithm, study.rounds, self.rules, self.ask, self.log)
 
     def run(self, craft: Craft | None = None) -> ServerProgram:
         """All rounds of the study; ``craft`` makes every broadcast, without it the aggregator is honest."""
@@ -136,13 +137,15 @@ class Federation:
         answers = (answer for answer in self.answers if answer[0] == number and answer[2] == site)
         return [(stage, what, size) for _, stage, _, what, size in answers]
 
-    def _ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+    def ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+        """Carry one step; see :data:`secfed.server.round.Ask`."""
         for site, frame in requests.items():
             try:
                 reply = bytes(self._sites[site](frame))
             except SecfedError as error:
                 kind, reason = outgoing(error)
                 self.answers.append((self._round, stage, site, f"{kind}: {reason}", 0))
+                self.refused.append(error)
                 continue
             self.answers.append((self._round, stage, site, _kind(reply), len(reply)))
             on_reply(site, reply)
@@ -189,7 +192,8 @@ class Hospitals:
 
     def __init__(self, study: Study, planted: Mapping[str, float] | None = None, share: float = 0.0) -> None:
         built: Any = build(study)
-        built.data.planted, built.data.share = planted or {}, share
+        if planted:
+            built.data.planted, built.data.share = planted, share
         self.names = tuple(built.data.sites)
         self._study, self._stack = study, ExitStack()
         self._folder: Path = self._stack.enter_context(attack_folder())

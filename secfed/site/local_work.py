@@ -176,11 +176,7 @@ class LocalWork:
             if one.name not in links or self._site not in self.planned(round_number, one):
                 continue
             if number != round_number or taken.get(one.name) != links[one.name]:
-                raise InconsistentView(
-                    f"exchange {exchange.name!r} builds on {one.name!r} of round {round_number}, which this "
-                    "site was not asked for, or from another broadcast",
-                    remedy="it takes part again in the next round",
-                )
+                raise Refusal.BUILDS_ON.refuse(one.name)
 
     def _is_kept(self, here: Place, broadcast_digest: bytes) -> bool:
         """Whether the work of this very task is there already: an aggregator that restarted asks again.

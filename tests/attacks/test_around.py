@@ -24,6 +24,7 @@ from secfed.attack.downgrade import downgrade
 from secfed.attack.few_records import FEW_RECORDS
 from secfed.attack.later_statistics import later_statistics
 from secfed.attack.liars import framing
+from secfed.attack.lone_work import LONE_WORK
 from secfed.attack.silence import SILENCE, trap
 from secfed.attack.small_cells import SMALL_CELLS
 from secfed.attack.twins import TWINS
@@ -42,12 +43,14 @@ from secfed.errors import ConfigError, RangeError
 from secfed.server import round as secure_round
 from secfed.site import local_work
 from secfed.site.durable_store import DurableStore
+from secfed.site.local_work import LocalWork
 from secfed.site.session import Site
 from secfed.study.study import Study
 
 ATTACKS = {
     attack.name: attack
     for attack in (
+        *LONE_WORK,
         *SILENCE,
         *TWINS,
         *SMALL_CELLS,
@@ -58,7 +61,11 @@ ATTACKS = {
         downgrade,
     )
 }
-FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-twin": 4, "later-statistics": 4}
+FEWEST = {attack.name: 3 for attack in (*LONE_WORK, *SILENCE)} | {
+    "twin-study": 4,
+    "approved-twin": 4,
+    "later-statistics": 4,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +101,9 @@ def test_some_need_more_hospitals(attack: Attack) -> None:
 
 
 def test_all_of_them_are_played_by_default() -> None:
-    assert [attack.name for attack in attacks_on("masked")][-25:] == [
+    assert [attack.name for attack in attacks_on("masked")][-27:] == [
+        "lone-work",
+        "split-work",
         "overflow-oracle",
         "bisection",
         "private-metrics-oracle",
@@ -249,6 +258,14 @@ def test_a_lifted_defence_is_noticed(
 ) -> None:
     monkeypatch.setattr(owner, defence, instead)
     assert noticed(attack) == "part"
+
+
+@pytest.mark.parametrize("attack", LONE_WORK, ids=lambda attack: attack.name)
+def test_who_adds_to_work_that_it_did_not_do_leaves_another_alone(
+    monkeypatch: pytest.MonkeyPatch, attack: Attack
+) -> None:
+    monkeypatch.setattr(LocalWork, "_check_links", nothing)
+    assert noticed(attack.name) == "everything"
 
 
 @pytest.mark.parametrize(

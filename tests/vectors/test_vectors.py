@@ -188,6 +188,7 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.CHOICE_SIGNATURE,  # the same
         Refusal.NEIGHBOURHOOD,  # the same
         Refusal.UPLOAD_UNPROVEN,  # the same
+        Refusal.BUILDS_ON,  # of a task: tests/algorithms/framework/test_links.py
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}
     assert covered == {refusal.number for refusal in set(Refusal) - elsewhere}
