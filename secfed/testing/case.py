@@ -123,7 +123,8 @@ class Case:
         return AlgorithmFault(f"{self.type.__name__}, {check}: {what}; {remedy}")
 
 
-def _restored(algorithm: Algorithm, site: SiteId, state: State) -> SiteProgram:
+def restored(algorithm: Algorithm, site: SiteId, state: State) -> SiteProgram:
+    """A site program that continues from what one has saved."""
     program = algorithm.site(site)
     if state:
         program.load(state)
@@ -162,6 +163,7 @@ def play(
     restart_sites: bool = False,
     shared: Algorithm | None = None,
     watch: Callable[[SiteId, Exchange, Summands], None] = lambda *_: None,
+    sent: Callable[[int, Exchange, State], None] = lambda *_: None,
 ) -> ServerProgram:
     """Rounds without protocol, by default all; a contribution that is lost was made, and is in no sum."""
     central = shared or case.algorithm()
@@ -170,14 +172,15 @@ def play(
     for number in range(1, (rounds or case.study.rounds + 1) + 1):
         for exchange in central.exchanges(number):
             given = {}
+            sent(number, exchange, server.broadcast(number, exchange))
             for site in central.members(number, exchange, tuple(own)):
                 broadcast, before = server.broadcast(number, exchange), copies(programs[site].save())
                 given[site] = programs[site].contribute(number, exchange, broadcast)
                 watch(site, exchange, given[site])
                 if restart_sites:
-                    again = _restored(own[site], site, before).contribute(number, exchange, broadcast)
+                    again = restored(own[site], site, before).contribute(number, exchange, broadcast)
                     compare_work(case, given[site], again)
-                    programs[site] = _restored(own[site], site, copies(programs[site].save()))
+                    programs[site] = restored(own[site], site, copies(programs[site].save()))
             counted = {site: one for site, one in given.items() if (site, number) not in lost}
             server.absorb(number, exchange, add(exchange, counted))
             if restart_server:

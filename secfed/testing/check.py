@@ -8,6 +8,7 @@ with what is wrong:
     pooled mean   the server steps from the pooled mean; neither numbers nor sizes of hospitals change it
     state         a server that continues from its checkpoint after every exchange comes to the same model
     restart       a hospital that is restarted goes on alike, and does interrupted work again alike
+    links         what a hospital adds does not vanish without earlier work of the round, or builds_on says so
     dropout       whoever is not in a sum leaves no trace in it; the rest goes on
     privacy plan  under each unit that it names: paid within epsilon, and nothing leaves without noise unsaid
     unit sums     under each unit of noise in the sum: no sum without a bound, none that a unit moves by more
@@ -53,6 +54,7 @@ from secfed.testing.case import (
     network,
     play,
 )
+from secfed.testing.links import check_links
 from secfed.testing.units import check_unit_sums
 from secfed.wire.layout import Exchange, State, Summands
 
@@ -85,6 +87,7 @@ def check_algorithm(
     if issubclass(algorithm, WeightedMean):
         _check_pooled_mean(case)
     _check_state(case)
+    check_links(case)
     _check_dropout(case)
     for unit in algorithm.private_units if study is None else ():
         _check_privacy(case, unit)

@@ -11,8 +11,12 @@ import torch
 from secfed.algorithms.framework.links import LINK, LinkedServer, needed_later, split
 from secfed.errors import RangeError, RoundAborted
 from secfed.study.build import build
+from secfed.study.registry import ALGORITHMS
 from secfed.study.study import Study
 from secfed.study.warm_start import initial_server
+from secfed.testing import AlgorithmFault
+from secfed.testing.case import Case, network
+from secfed.testing.links import check_links
 from secfed.wire.frames import decode_state, encode_state
 from secfed.wire.layout import state_digest
 from tests.algorithms import fedcola_case, feddmvc_case, fmcsc_case
@@ -193,3 +197,33 @@ def test_a_study_without_such_exchanges_sends_what_it_sent_before() -> None:
         algorithm.server().broadcast(1, exchange)
     )
     assert encode_state(server.save()) == encode_state(algorithm.server().save())
+
+
+# What check_algorithm says of an algorithm that keeps more between exchanges than it says.
+
+
+def checked(name: str) -> None:
+    made = tiny(name)
+    kind = type(build(made))
+    check_links(Case(kind, {}, network, records=dict.fromkeys(build(made).setting.sites), own=made))
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_says_which_of_its_exchanges_build_on_others(name: str) -> None:
+    checked(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("fmcsc", "links: .* of 'train-view-1' vanishes at a hospital that did not do 'train-full'; name"),
+        ("feddmvc", "links: .*'moments'"),
+        ("fedcola", "links: .*'attention-image' .*'own-image'"),
+        ("creamfl", "links: .*'own-"),
+        ("fedrgb", "links: .*'weights' .*'encoder'"),
+    ],
+)
+def test_one_that_does_not_is_told(monkeypatch: pytest.MonkeyPatch, name: str, fault: str) -> None:
+    monkeypatch.setattr(type(build(tiny(name))), "builds_on", lambda *_: ())
+    with pytest.raises(AlgorithmFault, match=fault):
+        checked(name)
