@@ -20,6 +20,7 @@ REPLIED: Final = b"\0"
 REFUSED: Final = b"\1"
 LAST: Final = b"\2"  # the exchange is over; before the reply stands its header
 _TEXT_BYTES: Final = 4096
+_MOST_TAKEN, _NAME_BYTES = 4096, 1024  # exchanges of a round, and of a name
 
 
 @dataclass(frozen=True)
@@ -98,3 +99,18 @@ def encode_summands(summands: Summands) -> bytes:
             for name, value in summands.items()
         }
     )
+
+
+def encode_taken(round_number: int, taken: Mapping[str, bytes], opened_with: bytes) -> bytes:
+    """A round, and by exchange the digests of the broadcasts whose tasks were taken in it."""
+    written = Writer().blob(opened_with).uint(round_number, 4)
+    written.many(sorted(taken.items()), lambda writer, item: writer.text(item[0]).fixed(item[1], 32))
+    return written.done()
+
+
+def decode_taken(data: Buffer, opened_with: bytes) -> tuple[int, dict[str, bytes]]:
+    """From :func:`encode_taken`; nothing if it was written over another data set, or under other limits."""
+    reader = Reader(data)
+    same, number = bytes(reader.blob(_NAME_BYTES)) == opened_with, reader.uint(4)
+    taken = dict(reader.many(_MOST_TAKEN, lambda item: (item.text(_NAME_BYTES), bytes(item.fixed(32)))))
+    return (number, taken) if same else (0, {})

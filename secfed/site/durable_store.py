@@ -56,7 +56,9 @@ from secfed.site.attempt_work import (
     Work,
     attempt_file,
     attempt_of,
+    decode_taken,
     encode_summands,
+    encode_taken,
     given_back,
     header_of,
     parted,
@@ -75,8 +77,6 @@ STUDY_SECRETS: Final = ("study-key", "seal-key", "uploaded", "taking", "replica"
 _WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
 _STOPPED, _LOCAL_DRAWS, _TAKEN = "stopped", "local-draws", "taken"
 _MAX_STEPS: Final = 16  # a site gets eight messages in an attempt; a server must not fill the disk
-
-_MOST_TAKEN, _NAME_BYTES = 4096, 1024  # exchanges of a round, and of a name
 
 # The disk or the line failed, not the request: asked again, it may succeed.
 _PASSING = (ConfigError, TranscriptError, LinkError)
@@ -148,21 +148,16 @@ class DurableStore(AttemptStore):
         self._began(work.release_id(self._study))
 
     def take(self, round_number: int, taken: Mapping[str, bytes]) -> None:
-        """Written at once: after a restart a later task is refused by what was taken, and by nothing else."""
-        written = Writer().uint(round_number, 4)
-        written.many(sorted(taken.items()), lambda writer, item: writer.text(item[0]).fixed(item[1], 32))
-        self.files.write(_TAKEN, written.done())
+        """Written at once: after a restart a later task is refused by what was taken, and by nothing else.
+
+        What was taken over another data set, or under other limits, counts for nothing.
+        """
+        self.files.write(_TAKEN, encode_taken(round_number, taken, self._opened_with))
 
     def taken(self) -> tuple[int, Mapping[str, bytes]]:
         """What :meth:`take` wrote last."""
         found = self.files.read(_TAKEN)
-        if found is None:
-            return 0, {}
-        reader = Reader(found[0])
-        number = reader.uint(4)
-        return number, dict(
-            reader.many(_MOST_TAKEN, lambda item: (item.text(_NAME_BYTES), bytes(item.fixed(32))))
-        )
+        return (0, {}) if found is None else decode_taken(found[0], self._opened_with)
 
     def keep(self, summands: Summands, save: Callable[[], State] = dict) -> None:
         """Write the program's state first, then the contribution that makes it count."""

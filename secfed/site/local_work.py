@@ -101,6 +101,7 @@ class LocalWork:
         if task.study != self._agreement.study:
             raise InconsistentView("the task is for another study, or for other settings of this one")
         if self._is_kept(here, digest):
+            self._take(task.round, self._algorithm.exchanges(task.round)[task.exchange_index], broadcast)
             return False
         plan = self._algorithm.exchanges(task.round)
         if task.exchange_index >= len(plan) or plan[task.exchange_index].name != task.exchange:
@@ -120,11 +121,9 @@ class LocalWork:
         self._store.begin(here, digest)
         self.pending = None
         summands = self._work(task.round, exchange, state)  # what was refused unpaid is not taken
-        if exchange.name in needed_later(self._algorithm, task.round, exchange):
-            earlier = self._taken[1] if self._taken[0] == task.round else {}
-            self._taken = (task.round, {**earlier, exchange.name: state_digest(raw)})
-            self._store.take(*self._taken)
         self._store.keep(summands, self._program.save)
+        failpoint("site: before task taken")
+        self._take(task.round, exchange, lambda _: raw)  # not before: what it stands for would be lost
         self._wait(here, exchange, digest, summands)
         return True
 
@@ -162,6 +161,14 @@ class LocalWork:
             self._refused(1, exchange, error.message)
             self.stop()
             raise
+
+    def _take(self, number: int, exchange: Exchange, broadcast: Callable[[Exchange], bytes]) -> None:
+        """Note that this task was taken, if a later exchange of the round builds on it; once."""
+        earlier = self._taken[1] if self._taken[0] == number else {}
+        if exchange.name in earlier or exchange.name not in needed_later(self._algorithm, number, exchange):
+            return
+        self._taken = (number, {**earlier, exchange.name: state_digest(broadcast(exchange))})
+        self._store.take(*self._taken)
 
     def _check_links(self, round_number: int, index: int, links: Mapping[str, bytes]) -> None:
         """Compare the broadcasts that this one builds on with those that this site took.

@@ -25,7 +25,9 @@ from secfed.wire.frames import encode_state
 from secfed.wire.transport import OnReply
 
 
-class _Log:
+class Unread:
+    """A transcript that nobody reads."""
+
     def append(self, kind: str, body: Mapping[str, object]) -> None:
         """Nothing is kept."""
 
@@ -49,7 +51,7 @@ class Hospitals:
                 limits=limits_of(made, len(names)),
                 draws=Draws.seeded(0, name),
                 store=NullStore(journal, study_id(made)),
-                services=Services(_Log()),
+                services=Services(Unread()),
             )
             for name, journal in zip(names, self.journals, strict=True)
         }
