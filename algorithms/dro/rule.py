@@ -253,10 +253,15 @@ class DroRule:
         return min(max(new, self.smallest(count)), self.largest(count))
 
     def smallest(self, count: int) -> float:
-        """The smallest weight that any of ``count`` sites can have, so that false sums get none below it."""
+        """The smallest weight that any of ``count`` sites gets: false sums get none below it.
+
+        Security: numbers of a sum are in proportion to weights. Were all but one next to nothing, the sum
+        would be the one site's loss; so the study's least step scale is a floor here too.
+        """
+        floor = max(self.options.least_step_scale / count, WEIGHT_FLOOR)
         if self.options.divergence == "kl":
-            return WEIGHT_FLOOR
-        return max((1.0 - math.sqrt(self.radius * (count - 1))) / count, WEIGHT_FLOOR)
+            return floor
+        return max((1.0 - math.sqrt(self.radius * (count - 1))) / count, floor)
 
     def largest(self, count: int) -> float:
         """The largest weight that any of ``count`` sites can have inside the ball."""

@@ -17,14 +17,14 @@ from secfed.algorithms.framework.links import LINK
 from secfed.attack.attack import AttackSetting, attack, attacks_of, numbers
 from secfed.attack.evidence import Count
 from secfed.attack.silence import MOST_HOSPITALS
-from secfed.attack.wards import names
+from secfed.attack.wards import names, study
 from secfed.attack.watched import Hospitals
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RoundAborted
 from secfed.server.round import sum_securely, train
 from secfed.study.study import Study
 from secfed.wire.frames import encode_state
-from secfed.wire.layout import Exchange, State, state_digest
+from secfed.wire.layout import Exchange, State, Totals, state_digest
 
 _EARLIER, _LATER = "train-full", "train-view-1"  # the second teaches a view what the first learned
 _RECORDS: Final = 12
@@ -54,32 +54,37 @@ class _Aggregator:
     """It asks whom it likes, and names what it likes."""
 
     def __init__(self, hospitals: Hospitals) -> None:
-        self.hospitals, self._federation = hospitals, hospitals.federation
-        self._server, self._plan = hospitals.algorithm.server(), list(hospitals.algorithm.exchanges(1))
+        self.names, self._algorithm, self._federation = (
+            hospitals.names,
+            hospitals.algorithm,
+            hospitals.federation,
+        )
+        self.server = self._algorithm.server()
         self.refusals = self._federation.refused
 
-    def broadcast(self, name: str) -> State:
+    def broadcast(self, number: int, name: str) -> State:
         """The honest one of an exchange; it names nothing that it builds on."""
-        return dict(self._server.broadcast(1, self._exchange(name)))
+        return dict(self.server.broadcast(number, self._at(number, name)[1]))
 
-    def ask(self, name: str, sites: Sequence[str], state: State) -> list[str]:
+    def ask(self, number: int, name: str, sites: Sequence[str], state: State) -> list[str]:
         """Those of the sites that took this task."""
-        exchange, rules = self._exchange(name), self._federation.rules
-        at = self._plan.index(exchange)
-        return train(1, at, exchange, encode_state(state), sites, rules, self._federation.ask)
+        (at, exchange), federation = self._at(number, name), self._federation
+        return train(number, at, exchange, encode_state(state), sites, federation.rules, federation.ask)
 
-    def gets_the_sum(self, ready: Sequence[str], state: State) -> bool:
-        """Whether these sites add up the later exchange."""
-        exchange, rules = self._exchange(_LATER), self._federation.rules
+    def sum(self, number: int, name: str, state: State, sites: Sequence[str]) -> Totals | None:
+        """What these sites add up to; None if they are too few."""
+        (at, exchange), federation = self._at(number, name), self._federation
+        ready, encoded = self.ask(number, name, sites, state), encode_state(state)
         try:
-            at = self._plan.index(exchange)
-            sum_securely(1, at, exchange, encode_state(state), ready, rules, self._federation.ask)
+            summed = sum_securely(number, at, exchange, encoded, ready, federation.rules, federation.ask)
         except RoundAborted:
-            return False
-        return True
+            return None
+        self.server.absorb(number, exchange, summed.totals)
+        return summed.totals
 
-    def _exchange(self, name: str) -> Exchange:
-        return next(one for one in self._plan if one.name == name)
+    def _at(self, number: int, name: str) -> tuple[int, Exchange]:
+        plan = self._algorithm.exchanges(number)
+        return next((at, one) for at, one in enumerate(plan) if one.name == name)
 
 
 def _naming(state: State, built_on: str, sent: State) -> State:
@@ -88,16 +93,19 @@ def _naming(state: State, built_on: str, sent: State) -> State:
     return {**state, LINK + built_on: digest}
 
 
-def _play(setting: AttackSetting, earlier: Callable[[_Aggregator, str, State], None]) -> Count:
+def _zeros(state: State) -> State:
+    return {name: torch.zeros_like(value) for name, value in state.items()}
+
+
+def _play(setting: AttackSetting, earlier: Callable[[_Aggregator, State], None]) -> Count:
     count = min(setting.hospitals, MOST_HOSPITALS)
     with Hospitals(Study.parse(_STUDY.format(hospitals=count))) as hospitals:
         aggregator = _Aggregator(hospitals)
-        victim, sent = hospitals.names[0], aggregator.broadcast(_EARLIER)
-        aggregator.ask(_EARLIER, [victim], sent)
-        earlier(aggregator, victim, sent)
-        later = _naming(aggregator.broadcast(_LATER), _EARLIER, sent)
-        ready = aggregator.ask(_LATER, hospitals.names, later)
-        alone = victim in ready and aggregator.gets_the_sum(ready, later)
+        victim, sent = hospitals.names[0], aggregator.broadcast(1, _EARLIER)
+        aggregator.ask(1, _EARLIER, [victim], sent)
+        earlier(aggregator, sent)
+        later = _naming(aggregator.broadcast(1, _LATER), _EARLIER, sent)
+        alone = aggregator.sum(1, _LATER, later, hospitals.names) is not None
         return Count(float(alone), 1, "sums of one hospital's work", numbers(aggregator.refusals))
 
 
@@ -107,7 +115,7 @@ def _play(setting: AttackSetting, earlier: Callable[[_Aggregator, str, State], N
     refusals=(Refusal.BUILDS_ON,),
 )
 def _lone(setting: AttackSetting) -> Count:
-    return _play(setting, lambda _aggregator, _victim, _sent: None)
+    return _play(setting, lambda _aggregator, _sent: None)
 
 
 @attack(
@@ -116,11 +124,38 @@ def _lone(setting: AttackSetting) -> Count:
     refusals=(Refusal.BUILDS_ON,),
 )
 def _split(setting: AttackSetting) -> Count:
-    def zeros(aggregator: _Aggregator, victim: str, sent: State) -> None:
-        others = [name for name in aggregator.hospitals.names if name != victim]
-        aggregator.ask(_EARLIER, others, {name: torch.zeros_like(value) for name, value in sent.items()})
+    def zeros(aggregator: _Aggregator, sent: State) -> None:
+        aggregator.ask(1, _EARLIER, aggregator.names[1:], _zeros(sent))
 
     return _play(setting, zeros)
+
+
+@attack(
+    "kept-state",
+    "says that one hospital alone was in a sum, and sends all a model on which nothing but its state trains",
+    limit="State that hospitals keep between rounds",
+)
+def _kept(setting: AttackSetting) -> Count:
+    """SCAFFOLD: the control variates of one hospital, which are the mean of its gradients."""
+    target = study(min(setting.hospitals, MOST_HOSPITALS), rounds=2).replace("algorithm.name", "scaffold")
+    with Hospitals(target) as hospitals:
+        aggregator, victim, name = _Aggregator(hospitals), hospitals.names[0], "update"
+        first = aggregator.broadcast(1, name)
+        aggregator.sum(1, name, first, hospitals.names)
+        honest = aggregator.broadcast(2, name)
+        counted = -torch.ones_like(honest["state/counted"])
+        counted[0] = honest["state/steps"]
+        kept = {one: honest[one] for one in honest if one == "state/steps" or one.startswith("study/")}
+        found = aggregator.sum(2, name, {**_zeros(honest), **kept, "state/counted": counted}, hospitals.names)
+        own = hospitals.algorithm.site(victim).contribute(1, hospitals.algorithm.exchanges(1)[0], first)
+        read = [one for one in own if one.startswith("control/") and found is not None]
+        right = [found is not None and _is(-found[one], own[one]) for one in read]
+        return Count(float(sum(right) > 0), 1, "gradients", numbers(aggregator.refusals))
+
+
+def _is(guess: torch.Tensor, truth: torch.Tensor | float) -> bool:
+    there = torch.as_tensor(truth, dtype=torch.float64)
+    return bool(there.any()) and bool(torch.allclose(guess.double(), there, atol=1e-3, rtol=1e-2))
 
 
 LONE_WORK: Final = attacks_of(vars())

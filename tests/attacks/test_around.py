@@ -91,7 +91,8 @@ def noticed(name: str) -> str:
 def test_every_attack_ends_as_documented(name: str) -> None:
     outcome = played(name)
     assert outcome.as_documented, outcome.evidence
-    assert outcome.ended == ("everything learned" if name == "approved-twin" else "nothing learned")
+    succeeds = name in ("approved-twin", "kept-state")
+    assert outcome.ended == ("everything learned" if succeeds else "nothing learned")
 
 
 @pytest.mark.parametrize("attack", [*TWINS, framing, downgrade], ids=lambda attack: attack.name)
@@ -101,9 +102,10 @@ def test_some_need_more_hospitals(attack: Attack) -> None:
 
 
 def test_all_of_them_are_played_by_default() -> None:
-    assert [attack.name for attack in attacks_on("masked")][-27:] == [
+    assert [attack.name for attack in attacks_on("masked")][-28:] == [
         "lone-work",
         "split-work",
+        "kept-state",
         "overflow-oracle",
         "bisection",
         "private-metrics-oracle",
@@ -260,7 +262,7 @@ def test_a_lifted_defence_is_noticed(
     assert noticed(attack) == "part"
 
 
-@pytest.mark.parametrize("attack", LONE_WORK, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", LONE_WORK[:2], ids=lambda attack: attack.name)
 def test_who_adds_to_work_that_it_did_not_do_leaves_another_alone(
     monkeypatch: pytest.MonkeyPatch, attack: Attack
 ) -> None:

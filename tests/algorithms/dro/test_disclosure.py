@@ -203,6 +203,18 @@ def test_a_lie_about_the_square_moves_weights_inside_their_bounds_only(lie):
         assert WEIGHT_FLOOR <= rule.weight(site, 0.2, loss, false) <= rule.largest(5)
 
 
+@pytest.mark.parametrize("divergence", ["chi2", "kl"])
+@pytest.mark.parametrize("count", [5, 8, 20])
+def test_false_sums_do_not_leave_one_loss_alone_in_the_next_sum(count, divergence):
+    """The aggregator lets all weights fall but the target's; the next sum would be the target's number."""
+    rule = a_rule(count, rho=1.0, cap=4.0, divergence=divergence, noised=True)
+    rest = rule.smallest(count)
+    assert rest >= rule.options.least_step_scale / count
+    numbers = [rule.own(rule.initial if site == 0 else rest, 2.0) for site in range(count)]
+    read = rule.cap + math.log(math.fsum(numbers)) / rule.options.gamma
+    assert read - 2.0 > math.log(1.0 + 0.25 * (count - 1)) / rule.options.gamma - 1e-9
+
+
 def test_a_site_that_claims_the_largest_loss_gets_no_more_than_the_largest_weight():
     rule = a_rule(5, rho=0.1)
     first, _ = sums_of(rule, [1e6, 1.0, 1.0, 1.0, 1.0])

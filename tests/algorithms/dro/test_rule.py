@@ -46,7 +46,7 @@ def far_off(rule: DroRule, weights, losses) -> float:
 @pytest.mark.parametrize("count", [3, 4, 5, 17, 50])
 def test_private_weights_are_the_plain_ones_at_every_extreme(count, exponent):
     for rho in (1e-4, 0.1, 0.6, count):
-        rule = a_rule(count, cap=exponent, rho=rho)
+        rule = a_rule(count, cap=exponent, rho=rho, least_step_scale=0.0)
         for kind in EXTREMES:
             weights = torch.full((count,), rule.initial, dtype=torch.float64)
             for again in ("spread", kind):  # from equal weights, and from what those become
@@ -65,6 +65,7 @@ def test_private_weights_are_the_plain_ones(data):
         cap=cap,
         gamma=data.draw(st.floats(0.0, 10.0 / cap - 1e-9)),
         rho=data.draw(st.one_of(st.just(0.0), st.floats(1e-3, 3.0))),
+        least_step_scale=0.0,
         divergence_factor=data.draw(st.sampled_from([0.5, 1.0])),
     )
     raw = data.draw(st.lists(st.floats(1e-8, 1.0), min_size=count, max_size=count))
@@ -80,7 +81,7 @@ def test_private_weights_are_the_plain_ones(data):
 @pytest.mark.parametrize("exponent", [6.24, 10.0])
 def test_kl_weights_are_the_plain_ones_to_a_thousandth(count, exponent):
     for rho in (1e-3, 0.1, 1.0):
-        rule = a_rule(count, cap=exponent, rho=rho, divergence="kl", noised=True)
+        rule = a_rule(count, cap=exponent, rho=rho, least_step_scale=0.0, divergence="kl", noised=True)
         weights = plain(rule, [rule.initial] * count, extreme("spread", count, exponent)).clamp(
             min=WEIGHT_FLOOR
         )
@@ -104,12 +105,13 @@ def test_rho_0_gives_equal_weights_and_a_step_scale_of_exactly_1():
         assert {rule.step_scale(weight, count) for weight in new.tolist()} == {1.0}
 
 
-def test_a_weight_never_dies():
-    rule = a_rule(5, rho=10.0)
+@pytest.mark.parametrize(("least", "floor"), [(0.0, WEIGHT_FLOOR), (0.25, 0.05)])
+def test_a_weight_never_dies(least, floor):
+    rule = a_rule(5, rho=10.0, least_step_scale=least)
     weights = [0.2] * 5
     for _ in range(40):
         weights = private(rule, weights, [6.0, 1.0, 1.0, 1.0, 1.0]).tolist()
-    assert min(weights) == WEIGHT_FLOOR
+    assert min(weights) == floor
     for _ in range(10):
         weights = private(rule, weights, [0.0, 6.0, 1.0, 1.0, 1.0]).tolist()
     assert weights[1] > 0.99
