@@ -135,6 +135,26 @@ CLAIMS = (
         "fedavg",
         _R1,
     ),
+    Claim(
+        "FedRGB, Table 4",
+        "the robust teacher above the mean of local aligners (as many steps), R@1",
+        "fedrgb-sum-1",
+        "fedrgb-averaged",
+        _R1,
+    ),
+    Claim("FedRGB, Table 19", "the same, worst hospital", "fedrgb-sum-1", "fedrgb-averaged", _WORST),
+    Claim(
+        "FedRGB, Table 4", "guided by distance above by contrast, R@1", "fedrgb-sum-1", "fedrgb-contrast", _R1
+    ),
+    Claim("FedRGB, Table 19", "the same, worst hospital", "fedrgb-sum-1", "fedrgb-contrast", _WORST),
+    Claim(
+        "FedRGB, Figure 8",
+        "more guidance (5 instead of 1) makes hospitals more equal (R@1 / ceiling, one mixture)",
+        "fedrgb-sum-5",
+        "fedrgb-sum-1",
+        _EVEN,
+        -1,
+    ),
     *(
         Claim("FedDRA and FedRGB, Table 2", f"{title} below FedAvg, R@1", name, "fedavg", _R1, -1)
         for name, title in _BASELINES.items()

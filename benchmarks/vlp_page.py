@@ -16,6 +16,7 @@ from vlp_runs import (
     ALL,
     COUNTING,
     EXCESS,
+    GUIDES,
     METHODS,
     ON_TOP,
     OTHERS,
@@ -190,6 +191,7 @@ def _from_pretrained(found: Runs) -> list[str]:
         (OTHERS, "#### Other methods that secure sums allow"),
         (ABLATION, "#### FedDRA without one of its parts, and with the paper's radius"),
         (EXCESS, "#### Robust weights from the excess over a local reference"),
+        (GUIDES, "#### FedRGB's teacher and guidance"),
         (UNITS, "#### Anchor and guidance as squared norms, as in the papers' formulas"),
         (COUNTING, "#### The papers' counting, a tenth of each stage rising, and FedAvg with as many steps"),
     ):

@@ -166,6 +166,24 @@ UNITS = _pretrained(
         "fedrgb-sum-5": Method("FedRGB, squared norm, guidance 5", "fedrgb", {**_RGB, **_SUM}, ROUNDS + 1),
     }
 )
+# FedRGB without one of its parts: the mean of the sites' own aligners as the teacher, for as many steps; and
+# a contrast instead of the squared distance.
+GUIDES = _pretrained(
+    {
+        "fedrgb-averaged": Method(
+            "FedRGB, the mean of local aligners",
+            "fedrgb",
+            {**_SUM, "warmup_steps": 30, "guided_steps": 35, "guidance": 1.0, "teacher": "averaged"},
+            ROUNDS + 1,
+        ),
+        "fedrgb-contrast": Method(
+            "FedRGB, guided by a contrast",
+            "fedrgb",
+            {**_RGB, **_SUM, "guidance": 1.0, "guidance_loss": "contrastive"},
+            ROUNDS + 1,
+        ),
+    }
+)
 # Robust weights made from how far a site's loss exceeds that of a model of its own, trained for as many
 # steps as the study has.
 EXCESS = _pretrained(
@@ -222,6 +240,7 @@ ALL = {
     **OTHERS,
     **ABLATION,
     **UNITS,
+    **GUIDES,
     **EXCESS,
     **COUNTING,
     **PRIVATE,
@@ -234,7 +253,7 @@ def study_text(dataset: str, method: str, seed: int, folder: Path, *, toy: bool)
     chosen, data = ALL[method], SETS[dataset].table
     keys = {"learning_rate": 1.5e-3, "batch_size": 64, "weight_decay": 0.01, "device": "cpu"}
     keys |= {**chosen.keys, **SETS[dataset].keys, "evaluation_batch": SETS[dataset].batch}
-    if chosen.algorithm in ("feddra", "fedrgb") and keys["rho"] and not chosen.privacy:
+    if chosen.algorithm in ("feddra", "fedrgb") and keys.get("rho") and not chosen.privacy:
         keys["loss_batches"] = 4
     if toy:
         keys.update({key: 2 for key, value in keys.items() if key.endswith("_steps") and value})
