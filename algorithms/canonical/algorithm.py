@@ -42,11 +42,6 @@ class CanonicalSums(PlannedStages[CanonicalStage]):
     summed_units = ("record", "group")
     plan: CanonicalPlan
 
-    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
-        """Who may add more than zeros to each view's part of a sum, and the fewest of them."""
-        parts = self.plan.contributors(self.stage(round_number, exchange))
-        return tuple((part, self.plan.fewest) for part in parts)
-
     def unit_bound(self, exchange: Exchange) -> UnitBound | None:
         """What one record, or the mean of a group, adds to a sum, and its part of the privacy."""
         stage = self.plan.stage_of(exchange)

@@ -10,6 +10,9 @@
               refine-1, ..              per view: sums and counts by cluster
     round 2   table                     records by cluster and class, for the scores
 
+From ``split`` on, sites with one view and those with all read other projections: a kind that is too small
+(:mod:`secfed.algorithms.framework.kinds`) adds to the sums before only.
+
 Every sum is one over records, of contributions with a norm of at most the stage's ``sensitivity``, whatever
 the records and the broadcast hold: a record that is there or not moves the totals by no more (twice that, if
 it is replaced). So noise in the sum protects single records, and ``share`` is the part of mu^2, the squared
@@ -30,6 +33,7 @@ from secfed.algorithms.canonical.moments import BLOCK_NORM
 from secfed.algorithms.canonical.options import CanonicalOptions
 from secfed.algorithms.canonical.projections import pairs
 from secfed.algorithms.framework.base import SiteId, planned_for
+from secfed.algorithms.framework.kinds import Parts, of_large_kinds, parts_by_kind
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Field
@@ -42,6 +46,7 @@ Shapes = dict[str, tuple[int, ...]]
 # Shares of mu^2: of moments, cross-covariances, clustering and refinement.
 _SHARES: Final = (0.2, 0.6, 0.2, 0.0)
 _REFINED_SHARES: Final = (0.14, 0.46, 0.12, 0.28)
+_ALIKE: Final = ("scale", "moments")  # of a view's part, what its owners read is the same
 _MENDED: Final = 2  # times, once there are as many parts as clusters
 
 
@@ -111,24 +116,42 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
     @property
     def fewest(self) -> int:
         """Fewest sites that may add more than zeros to a part of a sum: two honest ones, whoever colludes."""
-        return max(self.options.min_group, self.protection.colluders_for(len(self.sites)) + 2)
+        return self.fewest_sites(self.options.min_group)
+
+    @cached_property
+    def mixing(self) -> tuple[SiteId, ...]:
+        """Sites that add to sums of which several kinds read different projections."""
+        return of_large_kinds(self.view_of, self.sites, self.fewest)
+
+    def left_out(self, stage: CanonicalStage, view: int | None) -> bool:
+        """Whether a site with this one view, or all, adds zeros only: to hide others with its noise."""
+        return stage.kind not in _ALIKE and view not in {self.view_of[site] for site in self.adds(stage)}
+
+    def adds(self, stage: CanonicalStage) -> tuple[SiteId, ...]:
+        """Who may add more than zeros to a sum: only sites with all views know how views vary together."""
+        if stage.kind in _ALIKE:
+            return self.sites
+        return self.full_sites if stage.kind == "cross" else self.mixing
 
     def members(self, stage: CanonicalStage, round_number: int) -> tuple[SiteId, ...]:
-        """Everybody; but only sites with all views know how views vary together.
+        """Those who add to it.
 
         Under noise in the sum the others add their shares of it to zeros, so that every share is smaller.
         """
         del round_number
-        return self.full_sites if stage.kind == "cross" and self.privacy is None else self.sites
+        return self.adds(stage) if self.privacy is None else self.sites
 
-    def contributors(self, stage: CanonicalStage) -> tuple[frozenset[SiteId], ...]:
-        """Who adds more than zeros to the parts of a sum that belong to a view, or to all of them."""
+    def contributors(self, stage: CanonicalStage, round_number: int) -> Parts:
+        """The owners of each view, for its part; and each kind, where they read different projections."""
+        del round_number
+        if stage.kind in _ALIKE:
+            owners = ({None, view} for view in range(self.views))
+            parts = (frozenset(site for site in self.sites if self.view_of[site] in some) for some in owners)
+            return tuple((part, self.fewest) for part in parts)
         if stage.kind == "cross":
-            return () if self.privacy is None else (frozenset(self.full_sites),)
-        if stage.kind not in ("scale", "moments", "refine"):
-            return ()
-        owners = ({None, view} for view in range(self.views))
-        return tuple(frozenset(site for site in self.sites if self.view_of[site] in some) for some in owners)
+            return () if self.privacy is None else ((frozenset(self.full_sites), self.fewest),)
+        kinds = parts_by_kind(self.view_of, self.mixing, self.fewest)
+        return kinds or (() if self.privacy is None else ((frozenset(self.mixing), self.fewest),))
 
     def round_stages(self, round_number: int) -> Sequence[CanonicalStage]:
         """All sums in round 1; the scores afterwards."""

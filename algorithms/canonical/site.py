@@ -33,7 +33,7 @@ class CanonicalSite(SiteProgram):
 
     def __init__(self, plan: CanonicalPlan, maps: Sequence[FeatureMap], data: MultiviewSite) -> None:
         self._plan, self._maps, self._data = plan, maps, data
-        self._records = len(data.labels)
+        self._records, self._view = len(data.labels), data.held[0] if len(data.held) < plan.views else None
         self._weights: torch.Tensor | None = None  # of each record in every sum; 1 if left out
 
     def use_unit_sums(self, sums: UnitSums) -> None:
@@ -55,12 +55,14 @@ class CanonicalSite(SiteProgram):
         return {name: count for name, count in counts.items() if name in names}
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """One sum's part; zeros for views that the site does not hold."""
+        """One sum's part; zeros for views that the site does not hold, or where its kind is left out."""
         stage = self._plan.stage(round_number, exchange)
         given = {name: value.to(torch.float64) for name, value in broadcast.items()}
         found: dict[str, torch.Tensor | float] = {
             field.name: torch.zeros(field.shape, dtype=torch.float64) for field in exchange.layout.fields
         }
+        if self._plan.left_out(stage, self._view):
+            return found
         if stage.kind == "scale":
             found.update(self._scale())
         else:

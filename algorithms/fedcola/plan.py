@@ -22,6 +22,7 @@ import torch
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.options import FedColaOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
+from secfed.algorithms.framework.kinds import Parts, parts_by_kind
 from secfed.algorithms.framework.parameters import write_parameters
 from secfed.algorithms.framework.randomness import numpy_generator, seeded
 from secfed.algorithms.framework.server_state import MODEL, part_of
@@ -133,6 +134,11 @@ class FedColaPlan(RoundPlan[FedColaStage]):
             return tuple(site for kind in self.kinds for site in self.sampled(kind, round_number))
         own = self.sampled(stage.of, round_number)  # of an absent group nobody
         return own if stage.step == "own" else (*own, *self.sampled("pairs", round_number))
+
+    def contributors(self, stage: FedColaStage, round_number: int) -> Parts:
+        """Each group that shares layers, or representations: they come from broadcasts of its own."""
+        members = self.members(stage, round_number)
+        return parts_by_kind(self.kind_of, members, self.fewest_sites(self.options.min_group))
 
     def builds_on(self, stage: FedColaStage, round_number: int) -> tuple[str, ...]:
         """Shared layers, or representations, are those of the models that a site trained before."""

@@ -2,8 +2,11 @@
 
 rounds 1 .. P      pretrain-view-1, .., pretrain-view-V         sites that hold the view
 rounds P+1 .. R    moments, kmeans-01 .., frequencies           sites that hold all views
-                   train-view-1, .., train-view-V               sites that hold the view
-round R+1          moments, kmeans-01 .., table                 the table: all sites
+                   train-view-1, .., train-view-V               sites that hold the view, of large kinds
+round R+1          moments, kmeans-01 .., table                 the table: all sites of large kinds
+
+A kind is all sites with the same views. In pre-training all of a sum read the same; where they do not, a kind
+that is too small stays out (:mod:`secfed.algorithms.framework.kinds`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Final, Literal
 from pydantic import Field as Key
 
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
+from secfed.algorithms.framework.kinds import Parts, of_large_kinds, parts_by_kind
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.algorithms.framework.step_options import DeviceOptions
 from secfed.errors import ConfigError
@@ -90,6 +94,16 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
         """Sites that hold all views."""
         return tuple(site for site, view in self.view_of.items() if view is None)
 
+    @property
+    def fewest(self) -> int:
+        """Fewest sites of a kind in a sum with others."""
+        return self.fewest_sites(self.options.min_group)
+
+    @cached_property
+    def mixing(self) -> tuple[SiteId, ...]:
+        """Sites that may be in a sum with another kind that reads something else."""
+        return of_large_kinds(self.view_of, self.sites, self.fewest)
+
     def owners(self, view: int) -> tuple[SiteId, ...]:
         """Sites that hold a view, alone or beside the others."""
         return tuple(site for site, held in self.view_of.items() if held in (None, view))
@@ -108,11 +122,16 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
         return round_number <= self.options.pretrain_rounds
 
     def members(self, stage: FedDmvcStage, round_number: int) -> tuple[SiteId, ...]:
-        """Only sites with all views find clusters; all others are assigned to them."""
-        del round_number
+        """Only sites with all views find clusters; others, of large kinds, are assigned to them."""
         if stage.kind == "train":
-            return self.owners(stage.view)
-        return self.sites if stage.kind == "table" else self.full
+            owners = self.owners(stage.view)
+            return owners if self.pretrains(round_number) else tuple(s for s in owners if s in self.mixing)
+        return self.mixing if stage.kind == "table" else self.full
+
+    def contributors(self, stage: FedDmvcStage, round_number: int) -> Parts:
+        """Each kind where they read other features and centres; in pre-training they read the same."""
+        alike = stage.kind == "train" and self.pretrains(round_number)
+        return () if alike else parts_by_kind(self.view_of, self.members(stage, round_number), self.fewest)
 
     def builds_on(self, stage: FedDmvcStage, round_number: int) -> tuple[str, ...]:
         """Features of the first sum are clustered, and teach."""

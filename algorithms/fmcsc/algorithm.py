@@ -18,7 +18,6 @@ study file itself says about views are not hidden.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 from secfed.algorithms.data.multiview.base import MultiviewData, MultiviewSite, check_multiview
@@ -74,11 +73,6 @@ class Fmcsc(PlannedStages[FmcscStage]):
     def initial(self) -> State:
         """The start that all sites have in common."""
         return self.networks.start(self.setting.study.seed)
-
-    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
-        """Who may add more than zeros to each part of a sum, and the fewest of them that may be summed."""
-        parts = self.plan.contributors(self.stage(round_number, exchange), round_number)
-        return tuple((part, self.plan.fewest) for part in parts)
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """Refuse a broadcast with other names or shapes than :meth:`FmcscServer.broadcast` gives."""

@@ -1,6 +1,8 @@
 """Which sums an FMCSC study consists of, and who takes part in each: computed from public facts alone.
 
 A site with all views trains for every group, one with one view for its own; each is *scored* in its own only.
+What sites read depends on their views: kinds that are too small (:mod:`secfed.algorithms.framework.kinds`)
+stay out of sums with others; with hidden view types they add zeros.
 
     rounds 1 .. P        pretrain                                       sampled sites
     rounds P+1 .. R      train-full, train-view-1, .., train-view-V     one sum per group
@@ -23,6 +25,7 @@ from typing import Final, Literal
 from secfed.algorithms.fmcsc import divisive
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
+from secfed.algorithms.framework.kinds import Parts, by_kind, drawn, of_large_kinds
 from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.errors import ConfigError
@@ -64,12 +67,13 @@ class FmcscPlan(RoundPlan[FmcscStage]):
                 "or lower algorithm.pretrain_rounds",
             )
         # A sum over the group's sites must be possible whoever else is away; see the class's `least`.
+        needed = self.fewest if self.hidden else self.least  # hidden, all others add zeros
         for group, name in enumerate(self.groups):
-            members = self.sites if self.hidden else self.trainers(group)
-            if len(members) < self.least:
+            trainers = self.trainers(group)
+            if len(trainers) < needed or len(self.sites) < self.least:
                 raise ConfigError(
-                    f"algorithm.name: {len(members)} sites train the model of group {name!r}, "
-                    f"but a sum needs {self.least}",
+                    f"algorithm.name: {len(trainers)} sites train the model of group {name!r}, "
+                    f"but a sum needs {needed}",
                     remedy="add sites that hold all views, raise algorithm.participation, or lower "
                     "protection.colluders, protection.min_cohort or protection.threshold",
                 )
@@ -106,22 +110,22 @@ class FmcscPlan(RoundPlan[FmcscStage]):
 
     @property
     def fewest(self) -> int:
-        """Fewest sites that may add more than zeros to a part of a sum: two honest ones, whoever colludes.
-
-        A zero hides nothing, so :attr:`least` of a cohort is not enough where some members only add zeros.
-        """
-        return max(self.options.min_group, self.protection.colluders_for(len(self.sites)) + 2)
+        """Fewest sites that may add more than zeros to a part of a sum: two honest ones, whoever colludes."""
+        return self.fewest_sites(self.options.min_group)
 
     @cached_property
     def participants(self) -> tuple[SiteId, ...]:
-        """Sites that train: a fixed subset, with multi-view and single-view sites in proportion."""
-        if self.options.participation == 1:
-            return self.sites
+        """Sites that train: a fixed subset, with multi-view and single-view sites in proportion.
+
+        Or more of a kind, so that there are enough of it; none of a kind that is too small.
+        """
         count = int(self.options.participation * len(self.sites))
         full = [site for site, view in self.view_of.items() if view is None]
-        single = [site for site, view in self.view_of.items() if view is not None]
         chosen = min(len(full), math.ceil(count * len(full) / len(self.sites)))
-        return tuple(sorted([*full[:chosen], *single[: count - chosen]], key=self.sites.index))
+        large = of_large_kinds(self.view_of, self.sites, self.fewest)
+        single = [site for site in large if self.view_of[site] is not None]
+        some = (*full[:chosen], *drawn(self.view_of, single, count - chosen, self.fewest))
+        return tuple(sorted(some, key=self.sites.index))
 
     def trainers(self, group: int) -> tuple[SiteId, ...]:
         """Sites whose models enter the group's average, as far as public facts say."""
@@ -142,7 +146,7 @@ class FmcscPlan(RoundPlan[FmcscStage]):
             return 1.0
         # The group's first model is what the multi-view sites teach.
         counts = self.trains_own_view and round_number != self.first_main_round
-        return float(counts and group == view + 1)
+        return float(counts and group == view + 1 and site in self.participants)
 
     def owners(self, sites: Iterable[SiteId], view: int) -> int:
         """How many of these sites hold a view."""
@@ -167,17 +171,36 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         """The groups whose models are broadcast for one exchange."""
         if stage.kind == "table":  # groups without sums of their own have not had their model yet
             others = range(1, len(self.groups))
-            return tuple(group for group in others if not self.clusters_itself(group) and self.scored(group))
+            views = {self.view_of[site] for site in self.tabled}
+            return tuple(group for group in others if not self.clusters_itself(group) and group - 1 in views)
         if stage.kind == "split":
             return ()
         if stage.kind == "kmeans" and (stage.group == FULL or stage.iteration > 1):
             return ()
         return (stage.group,)
 
-    @property
+    @cached_property
     def scores_others(self) -> bool:
         """Whether sites that do not train are also scored apart: they must be enough for a sum."""
-        return len(self.sites) - len(self.participants) >= self.least
+        others = [site for site in self.sites if site not in self.participants]
+        return len(others) >= self.least and bool(of_large_kinds(self.view_of, others, self.fewest))
+
+    @cached_property
+    def scored_as(self) -> Mapping[SiteId, tuple[bool, int | None]]:
+        """The table that a site is counted in, and with which model: together, its kind there."""
+        apart, trains = self.scores_others, self.participants
+        return {site: (apart and site not in trains, view) for site, view in self.view_of.items()}
+
+    @cached_property
+    def tabled(self) -> tuple[SiteId, ...]:
+        """Sites whose records are counted in the table."""
+        return of_large_kinds(self.scored_as, self.sites, self.fewest)
+
+    def adds(self, site: SiteId, stage: FmcscStage) -> bool:
+        """Whether a member of an exchange may add more than zeros where kinds are summed together."""
+        if stage.kind == "table":
+            return site in self.tabled
+        return stage.kind not in ("pretrain", "train") or site in self.participants
 
     def runs(self, group: int) -> int:
         """How many k-means run side by side in a group's sums."""
@@ -189,9 +212,9 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         With hidden view types everybody takes part: counts of owners in changing samples are equations that
         can be solved for the view of every site.
         """
-        chosen_from = self.participants
         if self.hidden:
-            return chosen_from
+            return self.sites
+        chosen_from = self.participants
         size = max(self.least, math.ceil(self.options.pretrain_share * len(chosen_from) - 1e-9))
         rng = numpy_generator(self.seed, "pre-training sites", round_number)
         full = [site for site in chosen_from if self.view_of[site] is None]
@@ -199,32 +222,33 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         share = round(size * len(full) / len(chosen_from))
         most = min(len(full), max(self.fewest, size - len(single), share))
         picked = [full[pick] for pick in rng.permutation(len(full))[:most]]
-        picked += [single[pick] for pick in rng.permutation(len(single))[: max(0, size - most)]]
+        order = [single[pick] for pick in rng.permutation(len(single))]
+        picked += drawn(self.view_of, order, max(0, size - most), self.fewest)
         return tuple(sorted(picked, key=self.sites.index))
 
     def members(self, stage: FmcscStage, round_number: int) -> tuple[SiteId, ...]:
         """The sites that are asked for one exchange."""
         if stage.kind == "pretrain":
             return self.sampled(round_number)
-        if self.hidden or stage.kind == "table":
+        if self.hidden:
             return self.sites
+        if stage.kind == "table":
+            return self.tabled
         return self.trainers(stage.group) if stage.kind == "train" else self.scored(stage.group)
 
-    def contributors(self, stage: FmcscStage, round_number: int) -> tuple[frozenset[SiteId], ...]:
-        """For every part of a sum to which some members add only zeros: the sites that may add more."""
-        members = self.members(stage, round_number)
+    def contributors(self, stage: FmcscStage, round_number: int) -> Parts:
+        """The sites that may add more than zeros to a sum: each kind, for none reads what another does."""
+        kind_of: Mapping[SiteId, object] = self.view_of
         if stage.kind == "pretrain":
-            owners = ({None, view} for view in range(self.views))
-            parts = [[site for site in members if self.view_of[site] in wanted] for wanted in owners]
+            adding = [site for site in self.sampled(round_number) if site in self.participants]
         elif stage.kind == "train":
             group = stage.group
-            parts = [[site for site in self.participants if self.weight(site, group, round_number) > 0]]
+            adding = [site for site in self.participants if self.weight(site, group, round_number) > 0]
         elif stage.kind == "table":
-            others = [site for site in members if site not in self.participants]
-            parts = [list(self.participants), others] if self.scores_others else []
+            adding, kind_of = list(self.tabled), self.scored_as
         else:
-            parts = [list(self.scored(stage.group))]
-        return tuple(frozenset(part) for part in parts)
+            adding = list(self.scored(stage.group))
+        return tuple((frozenset(kind), self.fewest) for kind in by_kind(kind_of, adding))
 
     def builds_on(self, stage: FmcscStage, round_number: int) -> tuple[str, ...]:
         """What the full model knows is taught; clusters are of features of the model that came first."""

@@ -69,8 +69,9 @@ def phases(plan: FmcscPlan, site: SiteId, records: int) -> tuple[Phase, ...]:
     from secfed.dp.training.local_privacy import Phase  # the accountants are slow to import
 
     options = plan.options
-    sampled = sum(site in plan.sampled(number) for number in range(1, plan.first_main_round))
-    main = max(0, plan.rounds - options.pretrain_rounds) if site in plan.participants else 0
+    trains = site in plan.participants
+    sampled = sum(trains and site in plan.sampled(number) for number in range(1, plan.first_main_round))
+    main = max(0, plan.rounds - options.pretrain_rounds) if trains else 0
     all_views = main if plan.view_of[site] is None else 0
     own_view = main if plan.view_of[site] is not None and plan.trains_own_view else 0
     times = {PRETRAIN: sampled, ALL_VIEWS: all_views, TEACH: all_views * plan.views, OWN_VIEW: own_view}

@@ -4,7 +4,8 @@
    algorithm, every restart in one sum; the lowest inertia is kept.
 2. Every one-view group moves those centres to its own records: cluster numbers stay aligned. Groups too small
    for a sum of their own keep the centres.
-3. Every site counts its records by cluster and class; accuracy, NMI and ARI follow from the sum.
+3. Every site whose kind is large enough counts its records by cluster and class; accuracy, NMI and ARI
+   follow from the sum.
 """
 
 from __future__ import annotations

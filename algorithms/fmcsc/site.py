@@ -100,6 +100,8 @@ class FmcscSite(SiteProgram):
         """
         plan, stage = self._plan, self._plan.stage(round_number, exchange)
         known: dict[str, torch.Tensor | float] = {}
+        if not plan.adds(self._site_id, stage):
+            return {}
         if stage.kind == "pretrain":
             held = {f"sites/{group}": view in self._owned for view, group in enumerate(plan.groups[1:])}
             known = {"sites": 1.0, **{name: float(holds) for name, holds in held.items()}}
@@ -117,6 +119,8 @@ class FmcscSite(SiteProgram):
         """Train for a group, or take a step of scoring; what fails is left out."""
         stage, plan = self._plan.stage(round_number, exchange), self._plan
         settled = self.settled(round_number, exchange)
+        if not plan.adds(self._site_id, stage):  # hidden among the others
+            return {field.name: torch.zeros(field.shape) for field in exchange.layout.fields}
         if stage.kind in ("pretrain", "train"):
             received = part_of(broadcast, plan.groups[stage.group] + "/")
             work = self._train if stage.kind == "train" else self._pretrain

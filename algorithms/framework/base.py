@@ -271,7 +271,11 @@ class Algorithm(ABC):
     def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[Collection[SiteId], int]]:
         """For parts of a sum to which some members add only zeros: who may add more, and the fewest of them.
 
-        Sites refuse a cohort, or survivors, with fewer. Empty: everybody adds to everything.
+        Sites refuse a cohort, or survivors, with fewer, but not with none of them. Empty: everybody adds to
+        everything.
+
+        Security: sites that read what others do not can be made to add zeros. So where members of several
+        public kinds read different inputs, each kind is a part: :mod:`secfed.algorithms.framework.kinds`.
         """
         del round_number, exchange
         return ()

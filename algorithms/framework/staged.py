@@ -15,6 +15,7 @@ from secfed.algorithms.framework.base import (
     check_round,
     planned_for,
 )
+from secfed.algorithms.framework.kinds import Parts
 from secfed.config.sections import ProtectionSection
 from secfed.dp.settings import PrivacySection
 from secfed.wire.layout import Exchange, Field, Layout
@@ -76,6 +77,11 @@ class RoundPlan(ABC, Generic[StageT]):
         del stage, round_number
         return ()
 
+    def contributors(self, stage: StageT, round_number: int) -> Parts:
+        """See :meth:`Algorithm.contributors`."""
+        del stage, round_number
+        return ()
+
     def stages(self, round_number: int) -> Sequence[StageT]:
         """The exchanges of one round, in order; :class:`WrongState` if the study has no such round."""
         check_round(round_number, self.rounds)
@@ -94,6 +100,13 @@ class RoundPlan(ABC, Generic[StageT]):
         rules = self.protection
         colluders = rules.colluders_for(len(self.sites))
         return max(min_group, rules.min_cohort, colluders + 2, rules.threshold or 0)
+
+    def fewest_sites(self, min_group: int) -> int:
+        """Fewest sites that may add more than zeros to a part of a sum: two honest ones, whoever colludes.
+
+        A zero hides nothing, so :meth:`least_sites` of a cohort are not enough where some members add zeros.
+        """
+        return max(min_group, self.protection.colluders_for(len(self.sites)) + 2)
 
     @property
     def scores(self) -> bool:
@@ -130,6 +143,10 @@ class PlannedStages(Staged[StageT]):
         """Who is asked: whom the plan names, as far as they are enrolled."""
         wanted = set(self.plan.members(self.stage(round_number, exchange), round_number))
         return tuple(site for site in sites if site in wanted)
+
+    def contributors(self, round_number: int, exchange: Exchange) -> Parts:
+        """As the plan has them."""
+        return self.plan.contributors(self.stage(round_number, exchange), round_number)
 
     def builds_on(self, round_number: int, exchange: Exchange) -> Sequence[str]:
         """As the plan has it."""

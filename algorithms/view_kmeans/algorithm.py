@@ -2,7 +2,7 @@
 
     round 1   moments          over sites with all views: sums, outer products and counts of records
               prototypes-01..  over sites with all views, where prototypes complete records
-              kmeans-01, ..    over all sites: every restart of k-means in one sum
+              kmeans-01, ..    over all sites of large kinds: every restart of k-means in one sum
     round 2   table            records by cluster and class, for the scores
 
 A record is all its views side by side, in the leading principal directions of the hospitals with all views.

@@ -12,6 +12,7 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.kinds import Parts, of_large_kinds, parts_by_kind
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.config.schema import LATER, Options
 from secfed.errors import ConfigError
@@ -105,9 +106,20 @@ class ViewKmeansPlan(RoundPlan[KmeansStage]):
         return [slice(low, high) for low, high in pairwise(ends)]
 
     def members(self, stage: KmeansStage, round_number: int) -> tuple[SiteId, ...]:
-        """Only sites with all views know how views vary together."""
+        """Only sites with all views know how views vary together; kinds too small find no clusters."""
         del round_number
-        return self.full if stage.kind in ("moments", "prototypes") else self.sites
+        if stage.kind in ("moments", "prototypes"):
+            return self.full
+        if self.options.sharing == "none":
+            return self.sites
+        return of_large_kinds(self.view_of, self.sites, self.fewest_sites(self.options.min_group))
+
+    def contributors(self, stage: KmeansStage, round_number: int) -> Parts:
+        """Each kind, by the projection that it reads; without sharing nothing is broadcast."""
+        if self.options.sharing == "none":
+            return ()
+        members = self.members(stage, round_number)
+        return parts_by_kind(self.view_of, members, self.fewest_sites(self.options.min_group))
 
     @cached_property
     def summing(self) -> tuple[KmeansStage, ...]:

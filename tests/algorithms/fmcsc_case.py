@@ -19,6 +19,7 @@ from tests.algorithms.loop import changed
 torch.set_num_threads(1)
 
 SIZES = (12, 8)
+LARGE = [-1, -1, -1, 0, 0, 0, 1, 1, 1]  # views of which each is held by enough; the tiny study has a lone one
 
 TINY = """
 [study]

@@ -62,19 +62,23 @@ def test_the_sums_of_a_study() -> None:
         tiny().exchanges(3)
 
 
-def test_who_is_asked_and_who_adds_more_than_zeros() -> None:
-    algorithm = tiny(**ALL)
-    full = ["hospital-1", "hospital-2", "hospital-3"]
-    everybody = [*full, "hospital-4", "hospital-5", "hospital-6"]
+@pytest.mark.parametrize("ones", [2, 3])
+def test_who_is_asked_and_who_adds_more_than_zeros(ones: int) -> None:
+    algorithm = tiny(**ALL, data__holds=[-1, -1, -1, 1, *[0] * ones])
+    everybody = list(algorithm.setting.sites)
+    full, single = everybody[:3], everybody[4:]
     for number in (1, 2):
         for exchange in algorithm.exchanges(number):
-            asked = algorithm.members(number, exchange, everybody)
-            assert list(asked) == (full if exchange.name == "cross" else everybody)
+            asked = list(algorithm.members(number, exchange, everybody))
             parts = algorithm.contributors(number, exchange)
-            if exchange.name in ("moments", "refine-1", "refine-2"):
-                assert parts == ((frozenset(everybody[:5]), 3), (frozenset({*full, "hospital-6"}), 3))
+            if exchange.name == "moments":  # of a part, all owners of the view read the same
+                assert asked == everybody
+                assert parts == ((frozenset({*full, *single}), 3), (frozenset(everybody[:4]), 3))
+            elif exchange.name == "cross" or ones < 3:  # the others would be alone, or two
+                assert (asked, parts) == (full, ())
             else:
-                assert parts == ()
+                assert asked == [*full, *single]
+                assert parts == ((frozenset(full), 3), (frozenset(single), 3))
 
 
 @pytest.mark.parametrize("changes", [{}, *STUDIES])

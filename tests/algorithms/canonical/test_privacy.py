@@ -20,6 +20,7 @@ from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import Totals
 from tests.algorithms.canonical_case import pool, study
+from tests.algorithms.loop import Rounds
 from tests.secfed import privacy_case
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -81,6 +82,14 @@ def test_hospitals_with_one_view_add_their_noise_to_what_views_have_in_common() 
     assert cross.name == "cross"
     # Zeros hide nothing: two honest hospitals that hold all views are in every sum, whoever colludes.
     assert with_noise.contributors(1, with_noise.exchanges(1)[1]) == ((full, 3),)
+    # Of the kinds with one view two are too few, and one: they add noise to zeros.
+    rounds = Rounds(algorithm)
+    for exchange in algorithm.exchanges(1):
+        got = rounds.take(1, exchange.name)
+        if exchange.name not in ("moments", "cross"):
+            assert algorithm.contributors(1, exchange) == ((full, 3),)
+            adding = {site for site in sites if any(bool(one.any()) for one in got[site].values())}
+            assert adding == full
     broadcast = algorithm.server().broadcast(1, cross)
     for site in sites:
         algorithm.check_broadcast(1, cross, broadcast)

@@ -10,7 +10,7 @@ from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.fmcsc.site import as_weight
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import Totals
-from tests.algorithms.fmcsc_case import Rounds, study, tiny, until, whole
+from tests.algorithms.fmcsc_case import LARGE, Rounds, study, tiny, until, whole
 from tests.algorithms.loop import add_in_ring, same, simulate
 
 WEIGHTS = {"mi", "public", "equal"}
@@ -29,12 +29,12 @@ def test_pretraining_moves_all_groups_together_and_no_head():
 
 
 def test_pretraining_averages_a_view_over_its_owners_only():
-    rounds = Rounds()
+    rounds = Rounds(data__views=LARGE)
     before = rounds.group("full")
     got = rounds.take(1, 0)
     after = rounds.group("full")
     owners = [site for site, one in got.items() if one["sites/view-2"]]
-    assert owners == ["hospital-1", "hospital-2", "hospital-3", "hospital-7"]
+    assert owners == [f"hospital-{at}" for at in (1, 2, 3, 7, 8, 9)]
     for site, one in got.items():
         assert bool(one["update/enc.1.0.weight"].any()) == (site in owners)
     mean = sum(got[site]["update/dec.1.0.bias"] for site in owners) / len(owners)
@@ -42,7 +42,7 @@ def test_pretraining_averages_a_view_over_its_owners_only():
 
 
 def test_a_view_with_too_few_owners_in_a_sum_is_left_alone():
-    rounds = Rounds()
+    rounds = Rounds(data__views=LARGE)
     before = rounds.group("full")
     rounds.take(1, 0, lambda got: {site: got[site] for site in got if site[-1] in "14567"})
     after = rounds.group("full")
@@ -186,7 +186,7 @@ def test_a_site_that_missed_the_first_exchange_of_a_round_sits_out_the_next(numb
 
 
 def test_broadcasts_carry_one_group_s_model_or_centres():
-    rounds = Rounds()
+    rounds = Rounds(data__views=[-1, -1, -1, -1, 0, 0, 0, 0, 1, 1, 1], protection__min_cohort=4)
     parts = {}
     for number in (1, 2, 3, 4, 5):
         for index, exchange in enumerate(rounds.algorithm.exchanges(number)):

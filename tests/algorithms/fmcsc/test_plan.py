@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan
+from secfed.algorithms.fmcsc.privacy import phases
 from secfed.config.sections import ProtectionSection
 from secfed.errors import ConfigError, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.algorithms.fmcsc_case import TINY, tiny, until
+from tests.algorithms.fmcsc_case import TINY, Rounds, tiny, until
 
 NETWORK = "hidden = [16, 12]\nfeatures = 4\nhead_hidden = 8\n"
 VIEWS = "views = [-1, -1, -1, 0, 0, 0, 1]\n"
@@ -63,8 +65,8 @@ def test_public_view_types_ask_each_group_its_own_sites():
     members = asked(algorithm, 5)
     assert members["score-moments"] == members["score-full-01"] == [1, 2, 3]
     assert members["score-view-1-02"] == [4, 5, 6]
-    assert members["score-table"] == [1, 2, 3, 4, 5, 6, 7]
-    of_views = {"train-view-1": [1, 2, 3, 4, 5, 6], "train-view-2": [1, 2, 3, 7]}
+    assert members["score-table"] == [1, 2, 3, 4, 5, 6]  # the one with view 2 would be alone of its kind
+    of_views = {"train-view-1": [1, 2, 3, 4, 5, 6], "train-view-2": [1, 2, 3]}
     assert asked(algorithm, 3) == {"train-full": [1, 2, 3], **of_views}
 
 
@@ -83,20 +85,20 @@ def parts(algorithm, number: int) -> dict[str, list[tuple[list[int], int]]]:
 
 
 @pytest.mark.parametrize("view_types", ["public", "hidden"])
-def test_who_may_add_more_than_zeros_to_each_part_of_a_sum(view_types):
-    algorithm = tiny(algorithm__view_types=view_types)
-    assert parts(algorithm, 1) == {"pretrain": [([1, 2, 3, 4, 5, 6], 3), ([1, 2, 3, 7], 3)]}
+def test_every_kind_is_a_part_of_a_sum_and_one_that_is_too_small_is_none(view_types):
+    algorithm, both = tiny(algorithm__view_types=view_types), [([1, 2, 3], 3), ([4, 5, 6], 3)]
+    assert parts(algorithm, 1) == {"pretrain": both}
     # In the first main round the models of single views are only taught.
     assert set(map(str, parts(algorithm, 3).values())) == {"[([1, 2, 3], 3)]"}
     assert parts(algorithm, 4) == {
         "train-full": [([1, 2, 3], 3)],
-        "train-view-1": [([1, 2, 3, 4, 5, 6], 3)],
-        "train-view-2": [([1, 2, 3, 7], 3)],
+        "train-view-1": both,
+        "train-view-2": [([1, 2, 3], 3)],
     }
     scoring = parts(algorithm, 5)
     assert scoring["score-moments"] == scoring["score-full-02"] == [([1, 2, 3], 3)]
     assert scoring["score-view-1-01"] == [([4, 5, 6], 3)]
-    assert scoring["score-table"] == []
+    assert scoring["score-table"] == both
 
 
 def test_more_colluders_ask_for_more_contributors():
@@ -120,6 +122,18 @@ def test_hidden_view_types_ask_everybody_for_everything():
             assert exchange.cohort == "all"
 
 
+def test_with_hidden_view_types_a_kind_that_is_too_small_adds_zeros():
+    rounds = Rounds(algorithm__view_types="hidden", algorithm__weights="equal")
+    for number in range(1, 6):
+        for exchange in rounds.algorithm.exchanges(number):
+            got = rounds.take(number, exchange.name)
+            assert list(got) == list(rounds.algorithm.plan.sites)
+            some = {name for name, value in got["hospital-7"].items() if bool(torch.as_tensor(value).any())}
+            assert some == ({"sites/view-2"} if exchange.name == "score-moments" else set())  # it is there
+    assert got["hospital-4"]["table"].sum() == 24
+    assert all(phase.passes == 0 for phase in phases(rounds.algorithm.plan, "hospital-7", 24))
+
+
 def test_an_exchange_of_another_round_is_refused():
     algorithm = tiny()
     with pytest.raises(WrongState, match="no exchange 'pretrain'"):
@@ -131,18 +145,23 @@ def test_an_exchange_of_another_round_is_refused():
 @pytest.mark.parametrize(
     ("full", "single", "share", "expected"),
     [
-        (17, 7, 0.5, (9, 3)),
+        (17, 7, 0.5, (9, 3)),  # all three of one view
         (17, 7, 0.9, (15, 6)),
         (12, 12, 0.5, (6, 6)),
         (12, 12, 0.7, (8, 8)),
         (8, 16, 0.5, (4, 8)),
-        (6, 6, 0.7, (4, 4)),
+        (6, 6, 0.7, (4, 6)),  # no fewer than three of each view
     ],
 )
 def test_participation_keeps_the_proportion_of_view_types(full, single, share, expected):
     chosen = plan(full, single, participation=share).participants
     assert (sum(s[0] == "h" for s in chosen), sum(s[0] == "s" for s in chosen)) == expected
-    assert list(chosen) == [f"{kind}{at}" for kind, n in zip("hs", expected, strict=True) for at in range(n)]
+    for first, step in (("h0", 1), ("s0", 2), ("s1", 2)):  # the first ones of every kind, or none
+        some = [
+            int(site[1:]) for site in chosen if site[0] == first[0] and int(site[1:]) % step == int(first[1])
+        ]
+        assert some == [int(first[1]) + step * at for at in range(len(some))]
+        assert not 0 < len(some) < 3
 
 
 def test_pretraining_samples_a_share_with_enough_owners_of_every_view():
@@ -159,6 +178,17 @@ def test_pretraining_samples_no_fewer_sites_than_a_sum_needs():
     made = plan(12, 12, protection={"colluders": 7}, pretrain_share=0.1)
     assert made.least == 9
     assert len(made.sampled(1)) == 9
+
+
+@pytest.mark.parametrize("single", [4, 6, 12])
+def test_pretraining_samples_enough_sites_of_a_view_or_none(single):
+    made = plan(12, single, pretrain_share=1 / 3)
+    rounds = [made.sampled(number) for number in range(1, 41)]
+    counts = {sum(made.view_of[site] == view for site in sites) for sites in rounds for view in (0, 1)}
+    assert not counts & {1, 2}
+    large = {site for site in made.sites if single > 4 or site[0] == "h"}  # two of each view are too few
+    assert set().union(*rounds) == large
+    assert min(map(len, rounds)) >= made.least
 
 
 def test_groups_that_are_too_small_do_not_cluster_by_themselves():
@@ -180,6 +210,10 @@ def test_every_planned_cohort_is_one_that_a_masked_site_accepts():
     [
         ({"study__rounds": 1}, "study.rounds: 1 rounds are fewer than the 2 of pre-training"),
         ({"protection__colluders": 2}, "algorithm.name: 3 sites train .*'full', but a sum needs 4"),
+        (
+            {"data__views": [-1, -1, 0, 0, 0], "algorithm__view_types": "hidden"},
+            "algorithm.name: 2 sites train .*'full', but a sum needs 3",
+        ),
         ({"algorithm__pretrain_start": "independent"}, "algorithm.pretrain_rounds"),
         ({"algorithm__participation": 0.9, "algorithm__view_types": "hidden"}, "algorithm.participation"),
     ],

@@ -18,7 +18,7 @@ from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from secfed.sweep.file import SweepFile
 from secfed.sweep.plan import make_plan
-from tests.algorithms.fmcsc_case import TINY, Rounds
+from tests.algorithms.fmcsc_case import LARGE, TINY, Rounds
 from tests.algorithms.whole import model_bytes, paid, run
 
 PRIVACY = """
@@ -117,7 +117,7 @@ class TestWhatLeaves:
         assert set(noted) == {"sum", "outer", "records", "sums", "counts", "inertia", "table"}
 
     def test_what_a_site_counts_does_not_depend_on_its_records(self):
-        rounds = Rounds(private("group", weights="equal", data__per_site=16))
+        rounds = Rounds(private("group", weights="equal", data__per_site=16, data__views=LARGE))
         for site, program in rounds.programs.items():
             privacy = _Untrained()
             program.use_privacy(privacy)
@@ -251,11 +251,11 @@ class TestSiteLevel:
         assert clipped > 20
 
     def test_a_model_moves_by_the_mean_over_the_survivors_that_count(self):
-        rounds = Rounds(private("site", weights="equal"))
+        rounds = Rounds(private("site", weights="equal", data__views=LARGE))
         before = rounds.group("full")
         lost = {"hospital-1"}
         got = rounds.take(1, 0, lambda given: {s: one for s, one in given.items() if s not in lost})
-        for name, owners in (("enc.0.0.bias", "23456"), ("dec.1.0.bias", "237")):
+        for name, owners in (("enc.0.0.bias", "23456"), ("dec.1.0.bias", "23789")):
             updates = [got[f"hospital-{at}"][f"update/{name}"] for at in owners]
             moved = rounds.group("full")[name] - before[name]
             assert torch.allclose(moved, torch.stack(updates).mean(dim=0), atol=1e-6)
@@ -270,7 +270,7 @@ class TestSiteLevel:
                     assert torch.allclose(moved, torch.stack(updates).mean(dim=0), atol=1e-6)
 
     def test_fewer_than_three_owners_of_a_view_are_not_averaged(self):
-        rounds = Rounds(private("site"))
+        rounds = Rounds(private("site", data__views=LARGE))
         before = rounds.group("full")
         rounds.take(1, 0, lambda given: {site: given[site] for site in given if site[-1] in "14567"})
         after = rounds.group("full")

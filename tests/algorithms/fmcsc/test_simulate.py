@@ -62,7 +62,7 @@ def test_scores_are_those_of_all_records_together(tmp_path):
     server = whole()
     centres = server.save()["scoring/found"]
     found, labels = [], []
-    for site in algorithm.plan.sites:
+    for site in algorithm.plan.tabled:
         data = algorithm.site_data(site)
         view = algorithm.plan.view_of[site]
         group = 0 if view is None else view + 1
@@ -104,12 +104,13 @@ def test_federated_clusters_are_those_of_lloyd_on_the_pooled_features():
     assert torch.allclose(found[0], chosen, atol=1e-9)
     assert torch.allclose(found[1], moved[0], atol=1e-9)
     assert not torch.allclose(found[1], chosen, atol=1e-3)
+    assert algorithm.plan.tabled == algorithm.plan.sites[:6]
     assert torch.equal(found[2], found[0])  # one site is too few for a sum: it keeps the centres of all views
 
 
 def test_participants_and_others_are_scored_apart_and_together():
-    changes = {**QUICK, "data__views": [-1] * 6 + [0] * 4, "algorithm__participation": 0.7}
-    assert len(tiny(**changes).plan.participants) == 7
+    changes = {**QUICK, "data__views": [-1] * 10 + [0] * 10, "algorithm__participation": 0.7}
+    assert len(tiny(**changes).plan.participants) == 14
     metrics = loop(study(**changes)).metrics()[2]
     assert {"acc", "participating_acc", "others_acc"} <= set(metrics)
     # One matching for all records is never better than one for each part.

@@ -24,7 +24,7 @@ CASES = {
     "ditto": lambda: Study.parse(BREAST_CANCER.replace('"fedavg"', '"ditto"')),
     "fedsgd": lambda: Study.parse(BREAST_CANCER.replace('"fedavg"', '"fedsgd"')),
     "feddra": lambda: vlp_case.study(study__rounds=1),
-    "canonical": canonical_case.study,
+    "canonical": lambda: canonical_case.study(data__holds=[-1, -1, -1, 0, 0, 0]),
 }
 
 
@@ -39,6 +39,13 @@ def test_every_hospital_has_both_on_its_own_held_out_records(name: str, other: A
     assert all(row.federated.keys() == row.other.keys() for row in rows)
     assert (report.compare.other, mean.where) == (other, "mean")
     assert any(row.federated != row.other for row in rows) or name in ("fedcola", "canonical")
+
+
+def test_hospitals_that_no_score_counts_have_no_row() -> None:
+    """Two hold the first view alone and one the second: too few to be scored with others."""
+    report = simulate(canonical_case.study(), compare="alone")
+    assert report.compare is not None
+    assert [row.where for row in report.compare.rows] == ["hospital-1", "hospital-2", "hospital-3", "mean"]
 
 
 def test_one_gradient_step_on_all_records_is_what_fedsgd_takes_in_sums() -> None:
