@@ -123,7 +123,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         """Sites that add to sums of which several kinds read different projections."""
         return of_large_kinds(self.view_of, self.sites, self.fewest)
 
-    def left_out(self, stage: CanonicalStage, view: int | None) -> bool:
+    def adds_zeros(self, stage: CanonicalStage, view: int | None) -> bool:
         """Whether a site with this one view, or all, adds zeros only: to hide others with its noise."""
         return stage.kind not in _ALIKE and view not in {self.view_of[site] for site in self.adds(stage)}
 
@@ -132,6 +132,10 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         if stage.kind in _ALIKE:
             return self.sites
         return self.full_sites if stage.kind == "cross" else self.mixing
+
+    def left_out(self) -> tuple[SiteId, ...]:
+        """Sites of kinds that are too small."""
+        return tuple(site for site in self.sites if site not in self.mixing)
 
     def members(self, stage: CanonicalStage, round_number: int) -> tuple[SiteId, ...]:
         """Those who add to it.

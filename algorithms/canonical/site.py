@@ -61,7 +61,7 @@ class CanonicalSite(SiteProgram):
         found: dict[str, torch.Tensor | float] = {
             field.name: torch.zeros(field.shape, dtype=torch.float64) for field in exchange.layout.fields
         }
-        if self._plan.left_out(stage, self._view):
+        if self._plan.adds_zeros(stage, self._view):
             return found
         if stage.kind == "scale":
             found.update(self._scale())

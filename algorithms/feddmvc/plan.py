@@ -121,6 +121,10 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
         """Whether a round only reconstructs."""
         return round_number <= self.options.pretrain_rounds
 
+    def left_out(self) -> tuple[SiteId, ...]:
+        """Sites of kinds that are too small."""
+        return tuple(site for site in self.sites if site not in self.mixing)
+
     def members(self, stage: FedDmvcStage, round_number: int) -> tuple[SiteId, ...]:
         """Only sites with all views find clusters; others, of large kinds, are assigned to them."""
         if stage.kind == "train":

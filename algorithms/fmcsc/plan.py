@@ -226,6 +226,11 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         picked += drawn(self.view_of, order, max(0, size - most), self.fewest)
         return tuple(sorted(picked, key=self.sites.index))
 
+    def left_out(self) -> tuple[SiteId, ...]:
+        """Sites of kinds that are too small; nobody is named where view types are hidden."""
+        large = self.sites if self.hidden else of_large_kinds(self.view_of, self.sites, self.fewest)
+        return tuple(site for site in self.sites if site not in large)
+
     def members(self, stage: FmcscStage, round_number: int) -> tuple[SiteId, ...]:
         """The sites that are asked for one exchange."""
         if stage.kind == "pretrain":

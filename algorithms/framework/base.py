@@ -296,6 +296,10 @@ class Algorithm(ABC):
         del exchange
         return ()
 
+    def left_out(self) -> Sequence[SiteId]:
+        """Sites that are in no sum with other kinds, because there are too few of theirs; for reports."""
+        return ()
+
     def field_words(self) -> Mapping[str, str]:
         """What fields (or those with one beginning, up to ``/``) hold, for reports; others show their names.
 

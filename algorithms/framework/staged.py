@@ -72,6 +72,10 @@ class RoundPlan(ABC, Generic[StageT]):
     def members(self, stage: StageT, round_number: int) -> Sequence[SiteId]:
         """The sites that are asked for one exchange."""
 
+    def left_out(self) -> Sequence[SiteId]:
+        """See :meth:`Algorithm.left_out`."""
+        return ()
+
     def builds_on(self, stage: StageT, round_number: int) -> Sequence[str]:
         """See :meth:`Algorithm.builds_on`."""
         del stage, round_number
@@ -147,6 +151,10 @@ class PlannedStages(Staged[StageT]):
     def contributors(self, round_number: int, exchange: Exchange) -> Parts:
         """As the plan has them."""
         return self.plan.contributors(self.stage(round_number, exchange), round_number)
+
+    def left_out(self) -> Sequence[SiteId]:
+        """As the plan has them."""
+        return self.plan.left_out()
 
     def builds_on(self, round_number: int, exchange: Exchange) -> Sequence[str]:
         """As the plan has it."""

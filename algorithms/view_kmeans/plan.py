@@ -105,14 +105,20 @@ class ViewKmeansPlan(RoundPlan[KmeansStage]):
         ends = [sum(self.sizes[:view]) for view in range(len(self.sizes) + 1)]
         return [slice(low, high) for low, high in pairwise(ends)]
 
-    def members(self, stage: KmeansStage, round_number: int) -> tuple[SiteId, ...]:
-        """Only sites with all views know how views vary together; kinds too small find no clusters."""
-        del round_number
-        if stage.kind in ("moments", "prototypes"):
-            return self.full
+    def left_out(self) -> tuple[SiteId, ...]:
+        """Sites of kinds that are too small."""
+        return tuple(site for site in self.sites if site not in self._kmeans_sites)
+
+    @cached_property
+    def _kmeans_sites(self) -> tuple[SiteId, ...]:
         if self.options.sharing == "none":
             return self.sites
         return of_large_kinds(self.view_of, self.sites, self.fewest_sites(self.options.min_group))
+
+    def members(self, stage: KmeansStage, round_number: int) -> tuple[SiteId, ...]:
+        """Only sites with all views know how views vary together; kinds too small find no clusters."""
+        del round_number
+        return self.full if stage.kind in ("moments", "prototypes") else self._kmeans_sites
 
     def contributors(self, stage: KmeansStage, round_number: int) -> Parts:
         """Each kind, by the projection that it reads; without sharing nothing is broadcast."""

@@ -37,7 +37,7 @@ from secfed.records.transcript import (
     SumRecord,
     Transcript,
 )
-from secfed.runs.aggregator_saw import what_the_aggregator_saw, why_no_metrics
+from secfed.runs.aggregator_saw import what_the_aggregator_saw, who_was_left_out, why_no_metrics
 from secfed.runs.final_model import final_frame
 from secfed.runs.machine import machine
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
@@ -210,6 +210,7 @@ class CentralRun:
             layouts=(plan.layout for plan in plans),
             words=algorithm.field_words(),
         )
+        more = who_was_left_out(algorithm.left_out()), why_no_metrics(study.protection.kind)
         return RunReport(
             study=study.name,
             algorithm=study.algorithm.name,
@@ -219,7 +220,7 @@ class CentralRun:
             final=metrics.get(
                 study.rounds if server is None else server.kept(study.rounds), {}
             ),  # only a closing evaluation that came to a sum measures it
-            saw=f"{saw} {why_no_metrics(study.protection.kind)}".rstrip(),
+            saw=" ".join(filter(None, (saw, *more))),
             initial=metrics.get(0),
             closing_aborted=closing[0] if closing else None,
             start=study.model.start_sha256,

@@ -155,6 +155,10 @@ class NoisedAlgorithm(Algorithm):
         """Fields that leave without noise."""
         return self.inner.unprotected(self.inner_exchange(exchange))
 
+    def left_out(self) -> Sequence[str]:
+        """As the algorithm's."""
+        return self.inner.left_out()
+
     def field_words(self) -> Mapping[str, str]:
         """The algorithm's."""
         return self.inner.field_words()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from secfed.algorithms.framework.base import PARAMETERS
@@ -61,6 +61,13 @@ def why_no_metrics(protection: str) -> str:
         "Only the hospitals can read the sums, so there are no metrics, no losses and no model here: "
         "every hospital has the model."
     )
+
+
+def who_was_left_out(sites: Sequence[str]) -> str:
+    """Who was in no sum with other kinds (``Algorithm.left_out``), in one sentence; or nothing."""
+    if not sites:
+        return ""
+    return f"Left out of sums with others, since too few hospitals hold what they do: {', '.join(sites)}."
 
 
 def _plural(noun: str, count: int) -> str:

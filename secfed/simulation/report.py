@@ -9,7 +9,7 @@ import torch
 
 from secfed.algorithms.federated_averaging.weighted_plan import WeightedPlan
 from secfed.algorithms.framework.base import Algorithm, Metrics, without_noise
-from secfed.runs.aggregator_saw import what_the_aggregator_saw
+from secfed.runs.aggregator_saw import what_the_aggregator_saw, who_was_left_out
 from secfed.runs.machine import machine
 from secfed.runs.run_report import (
     CLIPPED,
@@ -53,6 +53,13 @@ def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunR
     """The report of a finished run."""
     study, program = parties.terms.study, parties.server_program()
     metrics = program.metrics()
+    saw = what_the_aggregator_saw(
+        study.protection.kind,
+        sums=len(progress.survivors),
+        survivors=progress.survivors,
+        layouts=(plan.layout for plan in _plans(study, parties.terms.algorithm)),
+        words=built.field_words(),
+    )
     return RunReport(
         study=study.study.name,
         algorithm=study.algorithm.name,
@@ -62,13 +69,7 @@ def report_of(parties: Consortium, built: Algorithm, progress: Progress) -> RunR
         final=metrics.get(
             program.kept(study.rounds), {}
         ),  # only a closing evaluation that came to a sum measures it
-        saw=what_the_aggregator_saw(
-            study.protection.kind,
-            sums=len(progress.survivors),
-            survivors=progress.survivors,
-            layouts=(plan.layout for plan in _plans(study, parties.terms.algorithm)),
-            words=built.field_words(),
-        ),
+        saw=f"{saw} {who_was_left_out(built.left_out())}".rstrip(),
         initial=metrics.get(0),
         oracle=_oracle(parties, built, program.model()),
         privacy=_privacy(parties, built),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,10 @@ from secfed.algorithms.framework.links import LINK, split
 from secfed.algorithms.framework.staged import PlannedStages
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RangeError, RoundAborted
+from secfed.pipeline.noised_algorithm import NoisedAlgorithm
+from secfed.runs.aggregator_saw import who_was_left_out
 from secfed.server.round import sum_securely
+from secfed.study.build import build
 from secfed.study.registry import ALGORITHMS
 from secfed.study.study import Study
 from secfed.wire.frames import decode_state, encode_state
@@ -366,3 +370,14 @@ def test_a_kind_that_is_too_small_is_in_no_sum_with_another_that_reads_something
     assert asked == alike.get(name, set())
     rounds.run()
     assert rounds.server.metrics()
+
+
+@pytest.mark.parametrize("name", ["fmcsc", "feddmvc", "canonical", "view-kmeans"])
+def test_a_report_names_who_is_left_out(name: str) -> None:
+    few, enough = (build(views(name, data__views=[-1] * 4 + [0] * count)) for count in (2, 3))
+    assert [*enough.left_out()] == []
+    assert [*few.left_out()] == ["hospital-5", "hospital-6"]
+    private = NoisedAlgorithm.left_out  # a wrapped algorithm says the same
+    assert private(SimpleNamespace(inner=few)) == few.left_out()  # type: ignore[arg-type]
+    assert "too few hospitals hold what they do: hospital-5, hospital-6." in who_was_left_out(few.left_out())
+    assert who_was_left_out(enough.left_out()) == ""
