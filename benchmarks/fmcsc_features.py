@@ -105,7 +105,9 @@ def main() -> int:
     parser.add_argument("--toy", action="store_true", help="few rounds, which only try the code")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    study = Study.load(asked.study).replace("protection.name", "plain")  # changes no number
+    study = (
+        Study.load(asked.study).replace("protection.name", "plain").replace("algorithm.small_kinds", "summed")
+    )
     if asked.toy:
         study = study.replace("algorithm.pretrain_rounds", 1).replace("study.rounds", 2)
         study = study.replace("algorithm.local_epochs", 1).replace("algorithm.distillation_epochs", 1)

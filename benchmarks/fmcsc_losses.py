@@ -84,7 +84,11 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.run is None:
-        study = Study.load(asked.study).replace("protection.name", "plain")  # changes no number
+        study = (
+            Study.load(asked.study)
+            .replace("protection.name", "plain")
+            .replace("algorithm.small_kinds", "summed")
+        )
         rounds = study.algorithm.pretrain_rounds + asked.main_rounds
         simulate(study.replace("study.rounds", rounds), out=_RUN, drops=(), observer=SilentObserver())
     written = json.loads(((asked.run or _RUN) / RUN_FILE).read_text(encoding="utf-8"))

@@ -2,7 +2,7 @@
 
     python benchmarks/results_fmcsc.py [--set NAME]... [--ratio 1:1]... [--variant NAME]... [--jobs 2]
 
-Every run is a masked study of its own process of one thread (20 to 40 minutes, 5 GB) and leaves one JSON file
+Every run is a study of its own process of one thread (20 to 40 minutes, 5 GB) and leaves one JSON file
 in the folder RUNS (default ``runs/fmcsc``); what is there already, with the same study, is not repeated. The
 page is written from the files, also after an interruption; what people wrote on it stays, and so does a row
 of which the page has more seeds than the folder has files. Without --variant, only the runs of the paper's
@@ -38,12 +38,14 @@ _PAGE = sections.ROOT / "docs" / "results" / "fmcsc.md"
 _HEAD = """# FMCSC: what was measured
 
 Federated multi-view clustering ([algorithms/fmcsc/algorithm.py](../../algorithms/fmcsc/algorithm.py)),
-everything by secure sums,
-masked. ACC, NMI and ARI in percent after the last round, from the securely summed contingency table, over
-the records of all hospitals; mean and standard deviation over seeds, minutes of one process of one thread,
-and the paper's mean over five runs, which were trained one hospital after the other. A seed decides the
-division of the records, the view of every hospital with one view, the initial model and the starts of
-k-means.
+everything by
+sums. ACC, NMI and ARI in percent after the last round, from the summed contingency table, over the records
+of all hospitals; mean and standard deviation over seeds, minutes of one process of one thread, and the
+paper's mean over five runs, which were trained one hospital after the other. A seed decides the division of
+the records, the view of every hospital with one view, the initial model and the starts of k-means.
+
+The study files are plain, with `small_kinds = "summed"`: where fewer than three hospitals hold the same
+views, masked sums leave them out ([ADR 058](../adr/058-parts-by-kind.md)).
 
     python benchmarks/results_fmcsc.py --jobs 2
 """

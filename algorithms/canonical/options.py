@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from secfed.algorithms.framework.kinds import KindOptions
 from secfed.algorithms.models.feature_maps import FeatureMap
 from secfed.config.schema import OPERATIONAL, Options
 
@@ -37,7 +38,7 @@ class ProjectionOptions(Options):
         return self
 
 
-class CanonicalOptions(ProjectionOptions):
+class CanonicalOptions(ProjectionOptions, KindOptions):
     """Options of ``canonical``."""
 
     dimensions: int | None = Field(

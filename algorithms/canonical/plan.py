@@ -85,7 +85,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
                 f"study.rounds: canonical takes one round of sums, not {self.rounds}",
                 remedy="set study.rounds = 1",
             )
-        least = self.least if self.privacy is None else self.fewest
+        least = max(self._fewest_of_kind, self.least if self.privacy is None else self.fewest)
         if len(self.full_sites) < least:
             raise ConfigError(
                 f"data: {len(self.full_sites)} sites hold all views, but a sum over them needs {least}",
@@ -121,7 +121,11 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
     @cached_property
     def mixing(self) -> tuple[SiteId, ...]:
         """Sites that add to sums of which several kinds read different projections."""
-        return of_large_kinds(self.view_of, self.sites, self.fewest)
+        return of_large_kinds(self.view_of, self.sites, self._fewest_of_kind)
+
+    @cached_property
+    def _fewest_of_kind(self) -> int:
+        return self.fewest_of_a_kind(self.options, self.options.min_group)
 
     def adds_zeros(self, stage: CanonicalStage, view: int | None) -> bool:
         """Whether a site with this one view, or all, adds zeros only: to hide others with its noise."""
@@ -154,7 +158,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
             return tuple((part, self.fewest) for part in parts)
         if stage.kind == "cross":
             return () if self.privacy is None else ((frozenset(self.full_sites), self.fewest),)
-        kinds = parts_by_kind(self.view_of, self.mixing, self.fewest)
+        kinds = parts_by_kind(self.view_of, self.mixing, self._fewest_of_kind)
         return kinds or (() if self.privacy is None else ((frozenset(self.mixing), self.fewest),))
 
     def round_stages(self, round_number: int) -> Sequence[CanonicalStage]:

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from pydantic import Field as Key
 
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
-from secfed.algorithms.framework.kinds import Parts, of_large_kinds, parts_by_kind
+from secfed.algorithms.framework.kinds import KindOptions, Parts, of_large_kinds, parts_by_kind
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.algorithms.framework.step_options import DeviceOptions
 from secfed.errors import ConfigError
@@ -30,7 +30,7 @@ Kind = Literal["train", "moments", "kmeans", "frequencies", "table"]
 _SQUARED_DISTANCE: Final = 64.0  # of a view's features, norm 1, to a centre: starts may lie a little outside
 
 
-class FedDmvcOptions(DeviceOptions):
+class FedDmvcOptions(DeviceOptions, KindOptions):
     """Options of ``feddmvc``."""
 
     pretrain_rounds: int = Key(default=20, ge=1, description="rounds of pre-training, part of study.rounds")
@@ -76,8 +76,9 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
                 remedy="raise study.rounds, or lower algorithm.pretrain_rounds",
             )
         groups = {"all views": self.full, **{f"view {at + 1}": self.owners(at) for at in range(self.views)}}
+        least = max(self.fewest, self.least_sites(self.options.min_group))
         for name, members in groups.items():
-            if len(members) < self.least_sites(self.options.min_group):
+            if len(members) < least:
                 raise ConfigError(
                     f"data: {len(members)} sites hold {name}, too few for a sum over them",
                     remedy="add such sites, or lower protection.colluders, protection.min_cohort or "
@@ -97,7 +98,7 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
     @property
     def fewest(self) -> int:
         """Fewest sites of a kind in a sum with others."""
-        return self.fewest_sites(self.options.min_group)
+        return self.fewest_of_a_kind(self.options, self.options.min_group)
 
     @cached_property
     def mixing(self) -> tuple[SiteId, ...]:

@@ -6,12 +6,13 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from secfed.algorithms.framework.kinds import KindOptions
 from secfed.algorithms.framework.step_options import DeviceOptions
 from secfed.config.schema import LATER
 from secfed.errors import ConfigError
 
 
-class FmcscOptions(DeviceOptions):
+class FmcscOptions(DeviceOptions, KindOptions):
     """Options of ``fmcsc``."""
 
     pretrain_rounds: int = Field(default=40, ge=0, description="rounds of pre-training, part of study.rounds")

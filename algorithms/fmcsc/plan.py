@@ -114,6 +114,11 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         return self.fewest_sites(self.options.min_group)
 
     @cached_property
+    def fewest_of_kind(self) -> int:
+        """Fewest sites of a kind in a sum with others."""
+        return self.fewest_of_a_kind(self.options, self.options.min_group)
+
+    @cached_property
     def participants(self) -> tuple[SiteId, ...]:
         """Sites that train: a fixed subset, with multi-view and single-view sites in proportion.
 
@@ -122,9 +127,9 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         count = int(self.options.participation * len(self.sites))
         full = [site for site, view in self.view_of.items() if view is None]
         chosen = min(len(full), math.ceil(count * len(full) / len(self.sites)))
-        large = of_large_kinds(self.view_of, self.sites, self.fewest)
+        large = of_large_kinds(self.view_of, self.sites, self.fewest_of_kind)
         single = [site for site in large if self.view_of[site] is not None]
-        some = (*full[:chosen], *drawn(self.view_of, single, count - chosen, self.fewest))
+        some = (*full[:chosen], *drawn(self.view_of, single, count - chosen, self.fewest_of_kind))
         return tuple(sorted(some, key=self.sites.index))
 
     def trainers(self, group: int) -> tuple[SiteId, ...]:
@@ -183,7 +188,7 @@ class FmcscPlan(RoundPlan[FmcscStage]):
     def scores_others(self) -> bool:
         """Whether sites that do not train are also scored apart: they must be enough for a sum."""
         others = [site for site in self.sites if site not in self.participants]
-        return len(others) >= self.least and bool(of_large_kinds(self.view_of, others, self.fewest))
+        return len(others) >= self.least and bool(of_large_kinds(self.view_of, others, self.fewest_of_kind))
 
     @cached_property
     def scored_as(self) -> Mapping[SiteId, tuple[bool, int | None]]:
@@ -194,7 +199,7 @@ class FmcscPlan(RoundPlan[FmcscStage]):
     @cached_property
     def tabled(self) -> tuple[SiteId, ...]:
         """Sites whose records are counted in the table."""
-        return of_large_kinds(self.scored_as, self.sites, self.fewest)
+        return of_large_kinds(self.scored_as, self.sites, self.fewest_of_kind)
 
     def adds(self, site: SiteId, stage: FmcscStage) -> bool:
         """Whether a member of an exchange may add more than zeros where kinds are summed together."""
@@ -223,12 +228,12 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         most = min(len(full), max(self.fewest, size - len(single), share))
         picked = [full[pick] for pick in rng.permutation(len(full))[:most]]
         order = [single[pick] for pick in rng.permutation(len(single))]
-        picked += drawn(self.view_of, order, max(0, size - most), self.fewest)
+        picked += drawn(self.view_of, order, max(0, size - most), self.fewest_of_kind)
         return tuple(sorted(picked, key=self.sites.index))
 
     def left_out(self) -> tuple[SiteId, ...]:
         """Sites of kinds that are too small; nobody is named where view types are hidden."""
-        large = self.sites if self.hidden else of_large_kinds(self.view_of, self.sites, self.fewest)
+        large = self.sites if self.hidden else of_large_kinds(self.view_of, self.sites, self.fewest_of_kind)
         return tuple(site for site in self.sites if site not in large)
 
     def members(self, stage: FmcscStage, round_number: int) -> tuple[SiteId, ...]:
@@ -253,7 +258,8 @@ class FmcscPlan(RoundPlan[FmcscStage]):
             adding, kind_of = list(self.tabled), self.scored_as
         else:
             adding = list(self.scored(stage.group))
-        return tuple((frozenset(kind), self.fewest) for kind in by_kind(kind_of, adding))
+        fewest = self.fewest_of_kind
+        return tuple((frozenset(kind), fewest) for kind in by_kind(kind_of, adding)) if fewest > 1 else ()
 
     def builds_on(self, stage: FmcscStage, round_number: int) -> tuple[str, ...]:
         """What the full model knows is taught; clusters are of features of the model that came first."""

@@ -11,10 +11,25 @@ alike, and need no parts.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field
 
 from secfed.algorithms.framework.base import SiteId
+from secfed.config.schema import LATER, Strict
 
 Parts = tuple[tuple[frozenset[SiteId], int], ...]  # see Algorithm.contributors
+
+
+class KindOptions(Strict):
+    """What becomes of kinds that are too small."""
+
+    small_kinds: Literal["left-out", "summed"] = Field(
+        default="left-out",
+        json_schema_extra=LATER,
+        description='hospitals of whose kind there are too few: "left-out" of sums with other '
+        'kinds, or "summed" all the same, as in papers (plain protection only)',
+    )
 
 
 def by_kind(kind_of: Mapping[SiteId, Hashable], sites: Iterable[SiteId]) -> tuple[tuple[SiteId, ...], ...]:
@@ -36,7 +51,7 @@ def of_large_kinds(
 def parts_by_kind(kind_of: Mapping[SiteId, Hashable], sites: Iterable[SiteId], fewest: int) -> Parts:
     """Every kind among the sites that add to a sum, as a part of it; one kind alone needs none."""
     kinds = by_kind(kind_of, sites)
-    return tuple((frozenset(kind), fewest) for kind in kinds) if len(kinds) > 1 else ()
+    return tuple((frozenset(kind), fewest) for kind in kinds) if len(kinds) > 1 and fewest > 1 else ()
 
 
 def drawn(

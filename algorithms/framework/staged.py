@@ -15,9 +15,10 @@ from secfed.algorithms.framework.base import (
     check_round,
     planned_for,
 )
-from secfed.algorithms.framework.kinds import Parts
+from secfed.algorithms.framework.kinds import KindOptions, Parts
 from secfed.config.sections import ProtectionSection
 from secfed.dp.settings import PrivacySection
+from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, Field, Layout
 
 StageT = TypeVar("StageT", bound=PlannedExchange)
@@ -111,6 +112,22 @@ class RoundPlan(ABC, Generic[StageT]):
         A zero hides nothing, so :meth:`least_sites` of a cohort are not enough where some members add zeros.
         """
         return max(min_group, self.protection.colluders_for(len(self.sites)) + 2)
+
+    def fewest_of_a_kind(self, options: KindOptions, min_group: int) -> int:
+        """Fewest sites of a kind in a sum with others; see :mod:`secfed.algorithms.framework.kinds`.
+
+        Raises:
+            ConfigError: small kinds are to be summed, and something would be hidden.
+        """
+        if options.small_kinds == "left-out":
+            return self.fewest_sites(min_group)
+        if self.protection.name != "plain":
+            raise ConfigError(
+                f'algorithm.small_kinds: "summed" hides nobody of a small kind, and protection.name is '
+                f'"{self.protection.name}"',
+                remedy='leave it out, or set protection.name = "plain" for research without protection',
+            )
+        return 1
 
     @property
     def scores(self) -> bool:

@@ -12,7 +12,7 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from secfed.algorithms.framework.base import SiteId
-from secfed.algorithms.framework.kinds import Parts, of_large_kinds, parts_by_kind
+from secfed.algorithms.framework.kinds import KindOptions, Parts, of_large_kinds, parts_by_kind
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.config.schema import LATER, Options
 from secfed.errors import ConfigError
@@ -23,7 +23,7 @@ _PROTOTYPES: Final = 10  # times the number of clusters
 Kind = Literal["moments", "prototypes", "kmeans", "table"]
 
 
-class ViewKmeansOptions(Options):
+class ViewKmeansOptions(Options, KindOptions):
     """Options of ``view-kmeans``."""
 
     completion: Literal["mean", "regression", "prototypes"] = Key(
@@ -77,7 +77,7 @@ class ViewKmeansPlan(RoundPlan[KmeansStage]):
         if self.rounds != 1:
             message = f"study.rounds: view-kmeans takes one round of sums, not {self.rounds}"
             raise ConfigError(message, remedy="set study.rounds = 1")
-        if len(self.full) < self.least_sites(self.options.min_group):
+        if len(self.full) < max(self._fewest, self.least_sites(self.options.min_group)):
             raise ConfigError(
                 f"data: {len(self.full)} sites hold all views, too few for a sum over them",
                 remedy="add sites that hold all views, or lower protection.colluders, protection.min_cohort "
@@ -110,10 +110,14 @@ class ViewKmeansPlan(RoundPlan[KmeansStage]):
         return tuple(site for site in self.sites if site not in self._kmeans_sites)
 
     @cached_property
+    def _fewest(self) -> int:
+        return self.fewest_of_a_kind(self.options, self.options.min_group)
+
+    @cached_property
     def _kmeans_sites(self) -> tuple[SiteId, ...]:
         if self.options.sharing == "none":
             return self.sites
-        return of_large_kinds(self.view_of, self.sites, self.fewest_sites(self.options.min_group))
+        return of_large_kinds(self.view_of, self.sites, self._fewest)
 
     def members(self, stage: KmeansStage, round_number: int) -> tuple[SiteId, ...]:
         """Only sites with all views know how views vary together; kinds too small find no clusters."""
@@ -125,7 +129,7 @@ class ViewKmeansPlan(RoundPlan[KmeansStage]):
         if self.options.sharing == "none":
             return ()
         members = self.members(stage, round_number)
-        return parts_by_kind(self.view_of, members, self.fewest_sites(self.options.min_group))
+        return parts_by_kind(self.view_of, members, self._fewest)
 
     @cached_property
     def summing(self) -> tuple[KmeansStage, ...]:

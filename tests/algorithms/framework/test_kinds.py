@@ -14,7 +14,7 @@ from secfed.algorithms.framework.kinds import by_kind, drawn, of_large_kinds, pa
 from secfed.algorithms.framework.links import LINK, split
 from secfed.algorithms.framework.staged import PlannedStages
 from secfed.crypto.refusals import Refusal
-from secfed.errors import RangeError, RoundAborted
+from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm
 from secfed.runs.aggregator_saw import who_was_left_out
 from secfed.server.round import sum_securely
@@ -381,3 +381,22 @@ def test_a_report_names_who_is_left_out(name: str) -> None:
     assert private(SimpleNamespace(inner=few)) == few.left_out()  # type: ignore[arg-type]
     assert "too few hospitals hold what they do: hospital-5, hospital-6." in who_was_left_out(few.left_out())
     assert who_was_left_out(enough.left_out()) == ""
+
+
+@pytest.mark.parametrize("name", ["fmcsc", "feddmvc", "canonical", "view-kmeans"])
+def test_small_kinds_are_summed_for_research_without_protection_and_nowhere_else(name: str) -> None:
+    few = views(name, data__views=[-1] * 4 + [0] * 2, protection__name="plain")
+    summed = few.replace("algorithm.small_kinds", "summed")
+    made = build(summed)
+    everybody = made.setting.sites
+    assert not made.left_out()
+    table = made.exchanges(summed.study.rounds + 1)[-1]
+    assert set(made.members(summed.study.rounds + 1, table, everybody)) == set(everybody)
+    assert not any(
+        made.contributors(number, exchange)
+        for number in range(1, summed.study.rounds + 2)
+        for exchange in made.exchanges(number)
+        if (name, exchange.name) not in ALIKE
+    )
+    with pytest.raises(ConfigError, match=r"algorithm.small_kinds: .* and protection.name is \"masked\""):
+        build(summed.replace("protection.name", "masked"))
