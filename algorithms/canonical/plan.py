@@ -11,7 +11,7 @@
     round 2   table                     records by cluster and class, for the scores
 
 From ``split`` on, sites with one view and those with all read other projections: a kind that is too small
-(:mod:`secfed.algorithms.framework.kinds`) adds to the sums before only.
+(:mod:`secfed.algorithms.framework.kinds`) adds to no sum, and under noise to those before.
 
 Every sum is one over records, of contributions with a norm of at most the stage's ``sensitivity``, whatever
 the records and the broadcast hold: a record that is there or not moves the totals by no more (twice that, if
@@ -133,9 +133,10 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
 
     def adds(self, stage: CanonicalStage) -> tuple[SiteId, ...]:
         """Who may add more than zeros to a sum: only sites with all views know how views vary together."""
-        if stage.kind in _ALIKE:
-            return self.sites
-        return self.full_sites if stage.kind == "cross" else self.mixing
+        if stage.kind == "cross":
+            return self.full_sites
+        # Without noise the moments, less the same sums over clusters, would be those of who is in no cluster.
+        return self.sites if stage.kind in _ALIKE and self.privacy is not None else self.mixing
 
     def left_out(self) -> tuple[SiteId, ...]:
         """Sites of kinds that are too small."""
@@ -154,7 +155,8 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         del round_number
         if stage.kind in _ALIKE:
             owners = ({None, view} for view in range(self.views))
-            parts = (frozenset(site for site in self.sites if self.view_of[site] in some) for some in owners)
+            adding = self.adds(stage)
+            parts = (frozenset(site for site in adding if self.view_of[site] in some) for some in owners)
             return tuple((part, self.fewest) for part in parts)
         if stage.kind == "cross":
             return () if self.privacy is None else ((frozenset(self.full_sites), self.fewest),)

@@ -185,16 +185,20 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         return (stage.group,)
 
     @cached_property
-    def scores_others(self) -> bool:
-        """Whether sites that do not train are also scored apart: they must be enough for a sum."""
+    def scored_apart(self) -> frozenset[SiteId]:
+        """Sites that do not train and have a table of their own: enough for a sum, and of each kind.
+
+        The others of them are counted with those that train: they are in sums of k-means over the same
+        records, and a table without them would give their numbers by a difference.
+        """
         others = [site for site in self.sites if site not in self.participants]
-        return len(others) >= self.least and bool(of_large_kinds(self.view_of, others, self.fewest_of_kind))
+        large = of_large_kinds(self.view_of, others, self.fewest_of_kind)
+        return frozenset(large if len(large) >= self.least else ())
 
     @cached_property
     def scored_as(self) -> Mapping[SiteId, tuple[bool, int | None]]:
         """The table that a site is counted in, and with which model: together, its kind there."""
-        apart, trains = self.scores_others, self.participants
-        return {site: (apart and site not in trains, view) for site, view in self.view_of.items()}
+        return {site: (site in self.scored_apart, view) for site, view in self.view_of.items()}
 
     @cached_property
     def tabled(self) -> tuple[SiteId, ...]:
@@ -356,6 +360,6 @@ class FmcscPlan(RoundPlan[FmcscStage]):
                 exchange = self.exchange(f"score-{name}-{iteration:02}", cohort, sums)
                 stages.append(FmcscStage("kmeans", exchange, group, iteration))
         tables = [Field("table", (clusters, clusters), most, 64)]
-        if self.scores_others:
+        if self.scored_apart:
             tables.append(Field("table/others", (clusters, clusters), most, 64))
         return (*stages, FmcscStage("table", self.exchange("score-table", "all", tables)))

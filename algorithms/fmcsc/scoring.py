@@ -88,8 +88,7 @@ class SiteScoring:
     def _table(self, stage: FmcscStage, features: torch.Tensor, centres: torch.Tensor) -> Summands:
         classes = self._plan.classes
         assigned = kmeans.assign(features, centres)
-        apart = self._plan.scores_others and self._site_id not in self._plan.participants
-        counted = "table/others" if apart else "table"
+        counted = "table/others" if self._site_id in self._plan.scored_apart else "table"
         return {**self._nothing(stage), counted: contingency(assigned, self._labels, classes, classes)}
 
     def _nothing(self, stage: FmcscStage) -> dict[str, torch.Tensor | float]:

@@ -4,7 +4,8 @@ Security: who adds what follows from what a site was sent. Where one kind reads 
 aggregator can make that part up so that all of the kind add zeros (work that fails does, and is no refusal)
 or something it knows, and put one site of another kind beside them. So each kind is a part of the sum by
 itself: none of it is there, or enough to hide one another. A kind that has too few in the whole study has no
-place in such a sum. All of it follows from the study alone. Where all members read the same, they fail
+place in such a sum, nor in another that has the same numbers of its records: the difference would be its own.
+All of it follows from the study alone. Where all members read the same, they fail
 alike, and need no parts.
 """
 

@@ -94,6 +94,7 @@ ELSEWHERE: Final = {
     "simulation: before its state is written": "tests/secfed/simulation/test_unfinished.py",
     "simulation: after its state is written": "tests/secfed/simulation/test_unfinished.py",
     "simulation: after its state is in place": "tests/secfed/simulation/test_unfinished.py",
+    "site: before task taken": "sums that build on others: tests/algorithms/framework/test_links_kept.py",
     "agent: after an offer is kept": "a study that waits: tests/deploy/admission/test_kept_offers.py",
     "notification: queued": "not in a study: tests/deploy/notification/test_notifier.py",
     "notification: delivered": "not in a study: tests/deploy/notification/test_notifier.py",

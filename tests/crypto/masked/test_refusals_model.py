@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 from secfed.algorithms.framework.parameters import write_parameters
+from secfed.attack.attack import Attack, AttackSetting
+from secfed.attack.evidence import Count
+from secfed.attack.lone_work import LONE_WORK
 from secfed.config.sections import BROADCAST_BOUND
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity, Roster
@@ -97,6 +100,15 @@ def test_a_first_broadcast_that_is_not_the_start(sent: dict[str, torch.Tensor]) 
         check_initial_model(digest, sent)
     assert type(caught.value) is Refusal.OTHER_START.error
     PROVOKED.add(Refusal.OTHER_START)
+
+
+@provokes(Refusal.BUILDS_ON)
+@pytest.mark.parametrize("attack", LONE_WORK[:2], ids=lambda attack: attack.name)
+def test_a_sum_that_builds_on_work_that_was_not_asked_for(attack: Attack) -> None:
+    found = attack.run(AttackSetting(3))
+    assert isinstance(found, Count)
+    assert found.refusals == {Refusal.BUILDS_ON.number}
+    PROVOKED.add(Refusal.BUILDS_ON)
 
 
 @provokes(Refusal.BROADCAST_RANGE)
