@@ -70,7 +70,8 @@ class Relay(_Listening):
             self.cut += cut
             return left >= 0
 
-        with near, socket.create_connection(("localhost", self._target)) as far:
+        # Who retries may come once more after the server is gone: refused there, the connection ends here.
+        with near, suppress(OSError), socket.create_connection(("localhost", self._target)) as far:
             join(near, far, passes)
 
 
