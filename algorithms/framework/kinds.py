@@ -5,8 +5,7 @@ aggregator can make that part up so that all of the kind add zeros (work that fa
 or something it knows, and put one site of another kind beside them. So each kind is a part of the sum by
 itself: none of it is there, or enough to hide one another. A kind that has too few in the whole study has no
 place in such a sum, nor in another that has the same numbers of its records: the difference would be its own.
-All of it follows from the study alone. Where all members read the same, they fail
-alike, and need no parts.
+All of it follows from the study alone. Where all members read the same, they fail alike, and need no parts.
 """
 
 from __future__ import annotations

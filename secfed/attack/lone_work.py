@@ -54,11 +54,8 @@ class _Aggregator:
     """It asks whom it likes, and names what it likes."""
 
     def __init__(self, hospitals: Hospitals) -> None:
-        self.names, self._algorithm, self._federation = (
-            hospitals.names,
-            hospitals.algorithm,
-            hospitals.federation,
-        )
+        self.names, self._algorithm = hospitals.names, hospitals.algorithm
+        self._federation = hospitals.federation
         self.server = self._algorithm.server()
         self.refusals = self._federation.refused
 
@@ -148,9 +145,9 @@ def _kept(setting: AttackSetting) -> Count:
         kept = {one: honest[one] for one in honest if one == "state/steps" or one.startswith("study/")}
         found = aggregator.sum(2, name, {**_zeros(honest), **kept, "state/counted": counted}, hospitals.names)
         own = hospitals.algorithm.site(victim).contribute(1, hospitals.algorithm.exchanges(1)[0], first)
-        read = [one for one in own if one.startswith("control/") and found is not None]
-        right = [found is not None and _is(-found[one], own[one]) for one in read]
-        return Count(float(sum(right) > 0), 1, "gradients", numbers(aggregator.refusals))
+        controls = [one for one in own if one.startswith("control/")]
+        read = found is not None and any(_is(-found[one], own[one]) for one in controls)
+        return Count(float(read), 1, "gradients", numbers(aggregator.refusals))
 
 
 def _is(guess: torch.Tensor, truth: torch.Tensor | float) -> bool:

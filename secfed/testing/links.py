@@ -13,7 +13,7 @@ from secfed.algorithms.framework.server_state import copies
 from secfed.testing.case import Case, play, restored
 from secfed.wire.layout import Exchange, State, Summands
 
-_LEFT: Final = 1e-3
+_LEFT: Final = 1e-3  # of the largest number; less is nothing
 _Sent = dict[tuple[int, str], State]  # broadcasts, by round and exchange
 
 

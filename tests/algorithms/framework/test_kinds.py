@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,11 +13,8 @@ from secfed.algorithms.framework.kinds import by_kind, drawn, of_large_kinds, pa
 from secfed.algorithms.framework.links import LINK, split
 from secfed.algorithms.framework.staged import PlannedStages
 from secfed.crypto.refusals import Refusal
-from secfed.errors import ConfigError, RangeError, RoundAborted
-from secfed.pipeline.noised_algorithm import NoisedAlgorithm
-from secfed.runs.aggregator_saw import who_was_left_out
+from secfed.errors import RangeError, RoundAborted
 from secfed.server.round import sum_securely
-from secfed.study.build import build
 from secfed.study.registry import ALGORITHMS
 from secfed.study.study import Study
 from secfed.wire.frames import decode_state, encode_state
@@ -350,84 +346,3 @@ def test_whole_rounds_of_a_group_with_one_site_missing() -> None:
     hospitals.honest(2)
     assert not hospitals.refusals
     hospitals.close()
-
-
-# --- a kind that is too small
-
-
-@pytest.mark.parametrize("name", ["fmcsc", "feddmvc", "canonical", "view-kmeans"])
-def test_a_kind_that_is_too_small_is_in_no_sum_with_another_that_reads_something_else(name: str) -> None:
-    held = [-1, -1, -1, 0, 0, 0, 1, 1]
-    rounds = Rounds(tiny(name).replace("data.views", held))
-    algorithm, lone = rounds.algorithm, {"hospital-7", "hospital-8"}
-    asked = set()
-    for number in range(1, algorithm.setting.study.rounds + 2):
-        for exchange in algorithm.exchanges(number):
-            members = algorithm.members(number, exchange, algorithm.setting.sites)
-            if not lone.isdisjoint(members):
-                asked.add(exchange.name)
-    alike = {"feddmvc": {"pretrain-view-2"}}
-    assert asked == alike.get(name, set())
-    rounds.run()
-    assert rounds.server.metrics()
-
-
-@pytest.mark.parametrize("name", ["fmcsc", "feddmvc", "canonical", "view-kmeans"])
-def test_a_report_names_who_is_left_out(name: str) -> None:
-    few, enough = (build(views(name, data__views=[-1] * 4 + [0] * count)) for count in (2, 3))
-    assert [*enough.left_out()] == []
-    assert [*few.left_out()] == ["hospital-5", "hospital-6"]
-    private = NoisedAlgorithm.left_out  # a wrapped algorithm says the same
-    assert private(SimpleNamespace(inner=few)) == few.left_out()  # type: ignore[arg-type]
-    assert "too few hospitals hold what they do: hospital-5, hospital-6." in who_was_left_out(few.left_out())
-    assert who_was_left_out(enough.left_out()) == ""
-
-
-@pytest.mark.parametrize("name", ["fmcsc", "feddmvc", "canonical", "view-kmeans"])
-def test_small_kinds_are_summed_for_research_without_protection_and_nowhere_else(name: str) -> None:
-    few = views(name, data__views=[-1] * 4 + [0] * 2, protection__name="plain")
-    summed = few.replace("algorithm.small_kinds", "summed")
-    made = build(summed)
-    everybody = made.setting.sites
-    assert not made.left_out()
-    table = made.exchanges(summed.study.rounds + 1)[-1]
-    assert set(made.members(summed.study.rounds + 1, table, everybody)) == set(everybody)
-    assert not any(
-        made.contributors(number, exchange)
-        for number in range(1, summed.study.rounds + 2)
-        for exchange in made.exchanges(number)
-        if (name, exchange.name) not in ALIKE
-    )
-    with pytest.raises(ConfigError, match=r"algorithm.small_kinds: .* and protection.name is \"masked\""):
-        build(summed.replace("protection.name", "masked"))
-
-
-def test_who_is_left_out_of_clusters_is_left_out_of_moments() -> None:
-    """Moments less the sums over all clusters would be those of the hospitals that are in the first alone."""
-    made = build(views("canonical", data__views=[-1] * 4 + [0] * 4 + [1], algorithm__refinements=1))
-    sites = made.setting.sites
-    asked = {made.members(number, one, sites) for number in (1, 2) for one in made.exchanges(number)}
-    assert asked == {sites[:-1], sites[:4]}  # the second: how views vary together
-    assert [*made.left_out()] == ["hospital-9"]
-    parts = {part for one in made.exchanges(1) for part, _ in made.contributors(1, one)}
-    assert not any("hospital-9" in part for part in parts)
-
-
-@pytest.mark.parametrize("share", [0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
-@pytest.mark.parametrize("held", [(5, 7, 7), (6, 4, 4), (9, 3, 5), (6, 12, 0), (8, 2, 6)])
-def test_a_table_has_everybody_whose_records_are_clustered(share: float, held: tuple[int, ...]) -> None:
-    """Else the numbers of records by cluster, less the table, would be those of one hospital."""
-    several = [-1] * held[0] + [0] * held[1] + [1] * held[2]
-    study = views("fmcsc", data__views=several, algorithm__participation=share)
-    made = build(study)
-    sites, number = made.setting.sites, study.study.rounds + 1
-    exchanges = made.exchanges(number)
-    clustered = {site for one in exchanges[:-1] for site in made.members(number, one, sites)}
-    assert exchanges[-1].name == "score-table"
-    tabled = set(made.members(number, exchanges[-1], sites))
-    assert tabled | set(made.left_out()) == set(sites)
-    assert clustered <= tabled
-    assert not tabled & set(made.left_out())
-    parts = made.contributors(number, exchanges[-1])
-    assert sorted(site for part, _ in parts for site in part) == sorted(tabled)
-    assert all(len(part) >= fewest for part, fewest in parts)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from secfed.algorithms.framework.base import SiteProgram
 from secfed.algorithms.framework.links import LINK, LinkedServer, needed_later, split
 from secfed.errors import RangeError, RoundAborted
 from secfed.study.build import build
 from secfed.study.registry import ALGORITHMS
 from secfed.study.study import Study
 from secfed.study.warm_start import initial_server
-from secfed.testing import AlgorithmFault
+from secfed.testing import AlgorithmFault, links
 from secfed.testing.case import Case, network
 from secfed.testing.links import check_links
 from secfed.wire.frames import decode_state, encode_state
-from secfed.wire.layout import state_digest
+from secfed.wire.layout import Exchange, Field, Layout, State, Summands, state_digest
 from tests.algorithms import fedcola_case, feddmvc_case, fmcsc_case
 from tests.algorithms.isolation_case import Hospitals
 from tests.algorithms.loop import BREAST_CANCER
@@ -227,3 +230,38 @@ def test_one_that_does_not_is_told(monkeypatch: pytest.MonkeyPatch, name: str, f
     monkeypatch.setattr(type(build(tiny(name))), "builds_on", lambda *_: ())
     with pytest.raises(AlgorithmFault, match=fault):
         checked(name)
+
+
+class Falling(SiteProgram):
+    """Work that falls back on 1 without the earlier one, and else is made of what that one was sent."""
+
+    def __init__(self) -> None:
+        self._kept = torch.ones(3)
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        if exchange.name == "earlier":
+            self._kept = broadcast["model"].clone()
+            return {"count": 1.0}
+        return {"update": self._kept}
+
+    def save(self) -> State:
+        return {}
+
+    def load(self, state: State) -> None:
+        """Nothing is kept."""
+
+
+@pytest.mark.parametrize("said", [(), ("earlier",)])
+def test_work_made_of_another_broadcast_is_found_also_where_nothing_is_missing(said: tuple[str, ...]) -> None:
+    plan = [
+        Exchange(name, "all", Layout((Field(name, (3,), bound=1.0),), 3)) for name in ("earlier", "later")
+    ]
+    algorithm = SimpleNamespace(
+        site=lambda _: Falling(), builds_on=lambda _, one: said if one.name == "later" else ()
+    )
+    case = SimpleNamespace(
+        algorithm=lambda: algorithm, fault=lambda check, what, remedy: AlgorithmFault(f"{check}: {what}")
+    )
+    sent = {(1, one.name): {"model": torch.full((3,), 0.5)} for one in plan}
+    with nullcontext() if said else pytest.raises(AlgorithmFault, match="'update' of 'later' vanishes"):
+        links._check_site(case, "hospital-1", {1: plan}, sent)  # type: ignore[arg-type]
