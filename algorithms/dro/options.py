@@ -32,8 +32,9 @@ class DroOptions(Strict):
         default=0.25,
         ge=0,
         le=1,
-        description="0 to 1: no site's steps are scaled by less, and no weight is below 1/n times that, so "
-        'that a lying server cannot make all updates or losses but one vanish; 1/n times that with "simplex"',
+        description="0 to 1, from 0.05 where sums are protected: no site's steps are scaled by less, and no "
+        "weight is below 1/n times that, so that a lying server cannot make all updates or losses but one "
+        'vanish; 1/n times that with "simplex"',
     )
     allow_two_site_weight_disclosure: bool = Field(
         default=False,

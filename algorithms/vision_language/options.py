@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.dro.options import DroOptions
-from secfed.algorithms.dro.rule import CAP_FACTOR, DroRule
+from secfed.algorithms.dro.rule import CAP_FACTOR, LEAST_STEP_SCALE, DroRule
 from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.step_options import StepOptions, check_steps
@@ -104,11 +104,17 @@ class RobustOptions(VlpOptions, DroOptions):
         """How robust weights come about, or None with ``rho = 0``; arguments as for ``DroRule.make``."""
         if not self.rho:
             return None
-        sites = setting.sites
+        sites, protection = setting.sites, setting.study.protection
+        if self.least_step_scale < LEAST_STEP_SCALE and protection.name != "plain":
+            raise ConfigError(
+                f"algorithm.least_step_scale: {self.least_step_scale:g} is less than {LEAST_STEP_SCALE:g}; a "
+                "lying server could make all losses but one all but vanish from a sum",
+                remedy=f"set it to {LEAST_STEP_SCALE:g} or more, or leave it out",
+            )
         return DroRule.make(
             self,
             sites=sites,
-            colluders=setting.study.protection.colluders_for(len(sites)),
+            colluders=protection.colluders_for(len(sites)),
             batch=self.loss_batch_size,
             cap_factor=cap_factor,
             noised=setting.study.privacy is not None,

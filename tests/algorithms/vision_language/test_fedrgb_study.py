@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from secfed.algorithms.dro.rule import LEAST_STEP_SCALE
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.losses.vlp import anchor_loss
 from secfed.algorithms.vision_language.fedrgb_site import FedRgbOptions
@@ -153,6 +154,14 @@ def test_robust_weights_of_three_sites_are_refused():
     made = study(algorithm=RGB, data__sites=3, protection__threshold=3)
     with pytest.raises(ConfigError, match=r"algorithm\.rho"):
         Rounds(made)
+
+
+def test_weights_without_a_floor_are_refused_where_sums_are_protected():
+    low = {**RGB, "least_step_scale": LEAST_STEP_SCALE / 2}
+    Rounds(study(algorithm=low))
+    with pytest.raises(ConfigError, match=r"algorithm\.least_step_scale: 0\.025 is less than 0\.05"):
+        Rounds(study(algorithm=low, protection__name="masked"))
+    Rounds(study(algorithm={**low, "least_step_scale": LEAST_STEP_SCALE}, protection__name="masked"))
 
 
 # what it is for
