@@ -1,23 +1,25 @@
-"""Clustering accuracy against epsilon: a table and a figure of docs/results/fmcsc.md.
+"""Clustering against epsilon: tables and a figure of docs/results/fmcsc.md.
 
-    python benchmarks/fmcsc_epsilon.py [RUNS]
+    python benchmarks/kept_runs.py keep runs/fmcsc-epsilon
+    python benchmarks/fmcsc_epsilon.py [--update-docs]
 
-A column of the table comes from the sweep of ``examples/fmcsc-epsilon.toml`` in the folder RUNS (default
-``runs/fmcsc-epsilon``) if every point of it is there, with no fewer seeds than the page has; else the
-column stays. The figure is drawn from the table, so it shows no number that the page lacks.
+The first command keeps what the sweep of ``examples/fmcsc-epsilon.toml`` has finished, the second puts all
+that is kept into tables and figure. Of the first three seeds only what the tables had is left, rounded to a
+tenth: ``fmcsc-epsilon-earlier`` has it, and it stands aside where a run of such a seed is kept.
 """
 
 from __future__ import annotations
 
-import csv
+import re
 import sys
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+import kept_runs
 import sections
-from comparison import mean_and_spread
+from kept_runs import OverSeeds
 from matplotlib.axes import Axes
 
 from secfed.runs import figure_style as style
@@ -25,7 +27,10 @@ from secfed.runs import figure_style as style
 PAGE = sections.ROOT / "docs" / "results" / "fmcsc.md"
 TITLE = "Accuracy against epsilon"
 FIGURE = sections.FIGURES / "fmcsc-epsilon.svg"
+NAME: Final = "fmcsc-epsilon"
 EPSILONS = ("inf", "100", "50", "20", "10", "5", "2")
+
+SCORES: Final = {"acc": "ACC", "nmi": "NMI", "ari": "ARI"}
 
 
 @dataclass(frozen=True)
@@ -61,95 +66,133 @@ PANELS = {  # name to title and number of classes
     "bdgp": ("BDGP, 1000 records", 5),
 }
 
-Cells = dict[tuple[str, str], str]  # a column: panel and epsilon to "mean ± deviation" in percent
+Point = tuple[str, str, str]  # panel, variant and epsilon
 
 
-def main() -> None:
-    runs = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/fmcsc-epsilon")
-    columns, seeds = on_page()
-    for variant, (found, of_seeds) in measured(runs).items():
-        if len(of_seeds) >= len(seeds.get(variant, ())):
-            columns[variant], seeds[variant] = found, of_seeds
-    write(columns, seeds)
-    draw(columns)
-    print(f"wrote {PAGE} and {FIGURE}")
+@dataclass(frozen=True)
+class Measured:
+    """One score at one point, in percent, and the seeds that it is over."""
+
+    seeds: frozenset[int]
+    found: OverSeeds
+
+    def text(self) -> str:
+        """Mean and deviation, as a cell has them."""
+        spread = f" ± {self.found.deviation:.1f}" if self.found.seeds > 1 else ""
+        return f"{self.found.mean:.1f}{spread}"
 
 
-def on_page() -> tuple[dict[str, Cells], dict[str, Sequence[str]]]:
-    """Every column of the page's table, and its seeds."""
-    first, *rows = sections.rows(PAGE, TITLE)
-    columns: dict[str, Cells] = {variant: {} for variant in CURVES}
-    points = [(panel, epsilon) for panel in PANELS for epsilon in EPSILONS]
-    for point, (_, _, *cells) in zip(points, rows, strict=True):
-        for variant, cell in zip(CURVES, cells, strict=True):
-            columns[variant].update({point: cell} if cell else {})
-    return columns, {
-        variant: cell.split(", ") for variant, cell in zip(CURVES, first[2:], strict=True) if cell
-    }
+Scores = Mapping[tuple[Point, str], Measured]  # by point and score
 
 
-def measured(runs: Path) -> dict[str, tuple[Cells, Sequence[str]]]:
-    """The variants of which the sweep has every point, each with the same seeds."""
-    results = runs / "results.csv"
-    if not results.exists():
-        print(f"{results} is not there: the figure is drawn anew, the table stays as it is")
-        return {}
-    accuracies: dict[str, dict[tuple[str, str], dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    with results.open(newline="") as rows:
-        for row in csv.DictReader(rows):
-            if row["status"] == "done":
-                point = row["panel"], row["epsilon"]
-                accuracies[row["variant"]][point][row["seed"]] = float(row["acc"])
-    whole = {}
-    for variant, points in accuracies.items():
-        seeds = {tuple(sorted(found)) for found in points.values()}
-        if len(points) == len(PANELS) * len(EPSILONS) and len(seeds) == 1:
-            cells = {point: mean_and_spread(found.values()) for point, found in points.items()}
-            whole[variant] = cells, seeds.pop()
-        else:
-            print(f"{variant}: not every point has the same seeds yet; its column stays as it is")
-    return whole
+def measured(runs: Iterable[kept_runs.Row], earlier: Iterable[kept_runs.Row]) -> Scores:
+    """Every score of every point: of kept runs, and of earlier ones with other seeds."""
+    kept = kept_runs.by_place(runs)
+    before = {(row["panel"], row["variant"], row["score"]): row for row in earlier}
+    found = {}
+    for panel in PANELS:
+        for variant in CURVES:
+            for epsilon in EPSILONS:
+                for score in SCORES:
+                    place = panel, kept_runs.at_axis(_run_as(variant, epsilon), "epsilon", epsilon)
+                    one = _pooled(kept.get(place, {}), before.get((*place, score)), score)
+                    if one.found.seeds:
+                        found[(panel, variant, epsilon), score] = one
+    return found
 
 
-def write(columns: Mapping[str, Cells], seeds: Mapping[str, Sequence[str]]) -> None:
-    """Put the table into its section in place of the old one; everything else there stays."""
+def _run_as(variant: str, epsilon: str) -> str:
+    """Without noise all variants of FMCSC are one study."""
+    return "paper-laplace" if epsilon == "inf" and variant != "canonical" else variant
+
+
+def _pooled(runs: Mapping[int, kept_runs.Row], before: kept_runs.Row | None, score: str) -> Measured:
+    values = {seed: value for seed, run in runs.items() if (value := kept_runs.score(run, score)) is not None}
+    kept = Measured(frozenset(values), OverSeeds.of([100 * value for value in values.values()]))
+    if before is None:
+        return kept
+    seeds = frozenset(map(int, before["seeds"].split()))
+    if seeds & kept.seeds:
+        return kept
+    printed = OverSeeds(len(seeds), float(before["mean"]), float(before["deviation"] or 0))
+    return Measured(kept.seeds | seeds, kept.found + printed)
+
+
+def tables(scores: Scores) -> list[str]:
+    """ACC with deviations; NMI and ARI, one beside the other."""
+    shown = {"acc": ("acc",), "nmi": ("nmi", "ari")}
+    return [_table(scores, names) for names in shown.values()]
+
+
+def _table(scores: Scores, names: Sequence[str]) -> str:
     heads = ["set", "epsilon", *(curve.head for curve in CURVES.values())]
-    table = [["seeds", "", *(", ".join(seeds.get(variant, ())) for variant in CURVES)]]
+    rows = [["seeds", "", *(_seeds(scores, variant, names[0]) for variant in CURVES)]]
     for panel, (title, _) in PANELS.items():
         for epsilon in EPSILONS:
-            cells = [columns.get(variant, {}).get((panel, epsilon), "") for variant in CURVES]
-            table.append([title if epsilon == EPSILONS[0] else "", epsilon, *cells])
-    before, section = PAGE.read_text(encoding="utf-8").split(f"## {TITLE}\n", 1)
-    lines = section.splitlines()
-    start = next(at for at, line in enumerate(lines) if line.startswith("|"))
-    end = next(at for at in range(start, len(lines)) if not lines[at].startswith("|"))
-    lines[start:end] = sections.table(heads, table).splitlines()
-    PAGE.write_text(f"{before}## {TITLE}\n" + "\n".join(lines) + "\n", encoding="utf-8")
+            cells = []
+            for variant in CURVES:
+                found = [scores.get(((panel, variant, epsilon), name)) for name in names]
+                cells.append(" / ".join(_cell(one, alone=len(names) == 1) for one in found if one))
+            rows.append([title if epsilon == EPSILONS[0] else "", epsilon, *cells])
+    return sections.table(heads, rows)
 
 
-def draw(columns: Mapping[str, Cells]) -> None:
-    """A panel per set: every column as a curve, labelled beside it, and what chance would give."""
+def _cell(one: Measured, *, alone: bool) -> str:
+    return one.text() if alone else f"{one.found.mean:.1f}"
+
+
+def _seeds(scores: Scores, variant: str, name: str) -> str:
+    """The seeds of a column; those of its points with the fewest, and with the most, if they differ."""
+    found = {one.seeds for (point, score), one in scores.items() if (point[1], score) == (variant, name)}
+    ordered = sorted((sorted(seeds) for seeds in found), key=len)
+    ends = ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]
+    return "; ".join(", ".join(map(str, seeds)) for seeds in ends)
+
+
+def write(parts: Sequence[str]) -> Path:
+    """Put the tables into their section in place of its first ones; everything else there stays."""
+    target = sections.beside(PAGE)
+    before, section = target.read_text(encoding="utf-8").split(f"## {TITLE}\n", 1)
+    new = iter(parts)
+    section = re.sub(r"(?:^\|.*\n)+", lambda _: f"{next(new)}\n", section, count=len(parts), flags=re.M)
+    target.write_text(f"{before}## {TITLE}\n{section}", encoding="utf-8")
+    return target
+
+
+def draw(scores: Scores) -> Path:
+    """A row per score, a panel per set: every variant as a curve; in the first row labelled beside it."""
+    target = sections.beside(FIGURE)
     with style.styled():
-        figure, axes = style.new_figure(len(PANELS), across=3, width_in=10.2, height_in=3.3)
-        for ax, (panel, (title, classes)) in zip(axes, PANELS.items(), strict=True):
+        figure, axes = style.new_figure(
+            len(SCORES) * len(PANELS), across=len(PANELS), width_in=10.2, height_in=3.0
+        )
+        places = [(score, panel) for score in SCORES for panel in PANELS]
+        for ax, (score, panel) in zip(axes, places, strict=True):
+            first = score == next(iter(SCORES))
             for variant, curve in CURVES.items():
-                shown = {e: cell for e in EPSILONS if (cell := columns[variant].get((panel, e)))}
+                points = {e: scores.get(((panel, variant, e), score)) for e in EPSILONS}
+                shown = {e: one.found for e, one in points.items() if one is not None}
                 if shown:
-                    _plot(ax, shown, curve)
-            ax.axhline(100 / classes, color=style.FAINT, linestyle=":", linewidth=1)
-            ax.annotate(
-                "chance", (_place("inf"), 100 / classes), (0, -10), textcoords="offset points", ha="right",
-                size=8, color=style.FAINT,
-            )  # fmt: skip
-            ax.set_title(title)
+                    _plot(ax, shown, curve, labelled=first)
+            title, classes = PANELS[panel]
+            if first:
+                ax.set_title(title)
+                ax.axhline(100 / classes, color=style.FAINT, linestyle=":", linewidth=1)
+                ax.annotate(
+                    "chance", (_place("inf"), 100 / classes), (0, -10), textcoords="offset points",
+                    ha="right", size=8, color=style.FAINT,
+                )  # fmt: skip
             ax.set_xscale("log")
             ax.set_xticks([_place(e) for e in EPSILONS], ["∞" if e == "inf" else e for e in EPSILONS])
             ax.minorticks_off()
             ax.set_ylim(0, 113)
             ax.set_yticks(range(0, 101, 20))
-            ax.set_xlabel("epsilon (smaller protects more)")
-        axes[0].set_ylabel("ACC (%)")
-        style.save_svg(figure, FIGURE)
+            if score == list(SCORES)[-1]:
+                ax.set_xlabel("epsilon (smaller protects more)")
+            if panel == next(iter(PANELS)):
+                ax.set_ylabel(f"{SCORES[score]} (%)")
+        style.save_svg(figure, target)
+    return target
 
 
 def _place(epsilon: str) -> float:
@@ -157,22 +200,29 @@ def _place(epsilon: str) -> float:
     return 220.0 if epsilon == "inf" else float(epsilon)
 
 
-def _plot(ax: Axes, shown: Mapping[str, str], curve: Curve) -> None:
-    numbers = {e: [float(part) for part in cell.split(" ± ")] for e, cell in shown.items()}
-    where, means = [_place(e) for e in numbers], [mean for mean, *_ in numbers.values()]
-    spread = [deviation[0] if deviation else 0.0 for _, *deviation in numbers.values()]
+def _plot(ax: Axes, shown: Mapping[str, OverSeeds], curve: Curve, *, labelled: bool) -> None:
+    where, means = [_place(e) for e in shown], [one.mean for one in shown.values()]
+    spread = [one.deviation for one in shown.values()]
     look = {"color": curve.colour, "linewidth": curve.width}
     ax.errorbar(where, means, yerr=spread, linestyle="", marker="o", elinewidth=0.8, color=curve.colour)
     ax.plot(where[1:], means[1:], linestyle=curve.line, **look)
     ax.plot(where[:2], means[:2], linestyle=":", color=curve.colour, linewidth=1)  # to no noise at all
     look = {"size": 8, "color": curve.colour, "weight": "bold" if curve.width > 2 else "normal"}
+    if not labelled:
+        return
     if not curve.at:
         ax.text(0.03, 0.99, curve.label, transform=ax.transAxes, va="top", **look)
-    elif curve.at in numbers:
+    elif curve.at in shown:
         side = "left" if curve.offset[0] else "center"
-        point = _place(curve.at), numbers[curve.at][0]
+        point = _place(curve.at), shown[curve.at].mean
         ax.annotate(curve.label, point, curve.offset, textcoords="offset points", ha=side, **look)
 
 
+def main() -> int:
+    scores = measured(kept_runs.kept(NAME), kept_runs.kept(f"{NAME}-earlier"))
+    print(f"wrote {write(tables(scores))} and {draw(scores)}")
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

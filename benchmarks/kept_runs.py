@@ -42,16 +42,24 @@ _EQUAL: Final = 1e-9
 
 
 def of_sweep(table: Path) -> Iterator[Row]:
-    """The finished runs of a sweep's table, with their scores and seconds."""
+    """The finished runs of a sweep's table, with scores and seconds; axes become part of the variant."""
     with table.open(encoding="utf-8", newline="") as stream:
         lines = csv.DictReader(stream)
         columns = list(lines.fieldnames or ())
-        if axes := set(columns[: columns.index("seed")]) - set(_PLACE):
-            raise SystemExit(f"Error: {table} has the axis {min(axes)}; only panels and variants are kept")
+        axes = [name for name in columns[: columns.index("seed")] if name not in _PLACE]
         for row in lines:
             if row["status"] == "done":
-                scores = {name: _short(row[name]) for name in row if name not in {*_PLACE, *_ABOUT_A_RUN}}
-                yield {**_place(row), **scores, "seconds": _short(row["seconds"])}
+                place = _place(row)
+                for axis in axes:
+                    place["variant"] = at_axis(place["variant"], axis, row[axis])
+                beside = {*_PLACE, *_ABOUT_A_RUN, *axes}
+                scores = {name: _short(row[name]) for name in row if name not in beside}
+                yield {**place, **scores, "seconds": _short(row["seconds"])}
+
+
+def at_axis(variant: str, axis: str, value: str) -> str:
+    """The name under which a variant's runs with a value of an axis are kept."""
+    return f"{variant} {axis}={value}".strip()
 
 
 def of_comparison(folder: Path) -> Iterator[Row]:
@@ -122,24 +130,24 @@ def differences(one: Mapping[int, Row], other: Mapping[int, Row], name: str) -> 
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Differences of two variants with equal seeds: how many, their mean and sample standard deviation."""
+class OverSeeds:
+    """Numbers of several seeds: how many, their mean and sample standard deviation."""
 
     seeds: int
     mean: float
     deviation: float
 
     @classmethod
-    def of(cls, gaps: Sequence[float]) -> Paired:
+    def of(cls, gaps: Sequence[float]) -> OverSeeds:
         mean = statistics.fmean(gaps) if gaps else math.nan
         return cls(len(gaps), mean, statistics.stdev(gaps) if len(gaps) > 1 else 0.0)
 
     @classmethod
-    def printed(cls, seeds: int, mean: float, half: float) -> Paired:
+    def printed(cls, seeds: int, mean: float, half: float) -> OverSeeds:
         """From a mean and half of its interval, where the runs themselves were not kept."""
         return cls(seeds, mean, half * seeds**0.5 / _quantile(seeds))
 
-    def __add__(self, other: Paired) -> Paired:
+    def __add__(self, other: OverSeeds) -> OverSeeds:
         """Those of both, which share no seed."""
         if not self.seeds or not other.seeds:
             return self if self.seeds else other
@@ -149,7 +157,7 @@ class Paired:
             (part.seeds - 1) * part.deviation**2 + part.seeds * (part.mean - mean) ** 2
             for part in (self, other)
         )
-        return Paired(seeds, mean, (squares / (seeds - 1)) ** 0.5)
+        return OverSeeds(seeds, mean, (squares / (seeds - 1)) ** 0.5)
 
     def verdict(self, sign: int = 1, digits: int = 1) -> tuple[str, str]:
         """The mean with its interval, and what follows for a claim that it is positive (``sign`` 1)."""
@@ -180,7 +188,7 @@ def show(rows: Sequence[Row], scores: Sequence[str], beside: str | None) -> str:
             other = {} if variant == beside else found.get((panel, beside), {})
             for name in scores:
                 gaps = [_scale(name) * gap for gap in differences(runs, other, name)]
-                effect, state = Paired.of(gaps).verdict()
+                effect, state = OverSeeds.of(gaps).verdict()
                 line.append(effect if effect == "-" else f"{effect} {state}")
         lines.append([*line, str(len(runs))])
     more = [f"{name} less {beside}" for name in scores] if beside is not None else []

@@ -167,7 +167,7 @@ class Earlier:
     """What was printed for seeds whose runs were not kept; it stands aside once runs of such a seed are."""
 
     seeds: frozenset[int]
-    found: kept_runs.Paired
+    found: kept_runs.OverSeeds
 
 
 def read_earlier(rows: Iterable[kept_runs.Row]) -> dict[tuple[str, str, str, str], Earlier]:
@@ -176,7 +176,7 @@ def read_earlier(rows: Iterable[kept_runs.Row]) -> dict[tuple[str, str, str, str
     for row in rows:
         seeds = frozenset(map(int, row["seeds"].split()))
         half = (float(row["high"]) - float(row["low"])) / 2
-        printed = kept_runs.Paired.printed(len(seeds), float(row["mean"]), half)
+        printed = kept_runs.OverSeeds.printed(len(seeds), float(row["mean"]), half)
         found[row["panel"], row["variant"], row["beside"], row["score"]] = Earlier(seeds, printed)
     return found
 
@@ -186,11 +186,11 @@ def paired(
     earlier: Mapping[tuple[str, str, str, str], Earlier],
     place: tuple[str, str, str, str],
     scale: float,
-) -> kept_runs.Paired:
+) -> kept_runs.OverSeeds:
     """The differences of kept runs, and of earlier ones with other seeds."""
     panel, variant, beside, score = place
     mine, its = (found.get((panel, name), {}) for name in (variant, beside))
-    kept = kept_runs.Paired.of([scale * gap for gap in kept_runs.differences(mine, its, score)])
+    kept = kept_runs.OverSeeds.of([scale * gap for gap in kept_runs.differences(mine, its, score)])
     before = earlier.get(place)
     return kept if before is None or before.seeds & set(mine) & set(its) else kept + before.found
 

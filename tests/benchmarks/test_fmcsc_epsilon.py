@@ -1,49 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
 import fmcsc_epsilon as made
 import pytest
+import sections
 
-AFTER = "\nAfter.\n\n| other |\n| --- |\n\n## More\n\n| own |\n"
-OLD = dict.fromkeys(((panel, e) for panel in made.PANELS for e in made.EPSILONS), "50.0 ± 1.0")
+
+def _row(
+    variant: str, seed: int, acc: float, nmi: float | None = None, ari: float | None = None
+) -> dict[str, str]:
+    scores = {"acc": acc, "nmi": nmi, "ari": ari}
+    told = {name: "" if value is None else str(value) for name, value in scores.items()}
+    return {"panel": "bdgp", "variant": variant, "seed": str(seed), **told}
+
+
+ROWS = [
+    _row("paper-laplace epsilon=inf", 4, 0.5, 0.25),
+    _row("site-dp epsilon=inf", 4, 0.9, 0.9, 0.9),
+    _row("site-dp epsilon=10", 3, 0.125, 0.5, 0.5),
+]
+EARLIER = [
+    {**place, "score": "acc", "seeds": "1 2", "mean": "60.0", "deviation": "10.0"}
+    for place in ({key: row[key] for key in ("panel", "variant")} for row in (ROWS[0], ROWS[2]))
+]
+NO_NOISE, WITH = ("bdgp", "record-dp", "inf"), ("bdgp", "site-dp", "10")
 
 
 @pytest.fixture
-def page(tmp_path, monkeypatch):
-    path = tmp_path / "page.md"
-    path.write_text(f"# Page\n\n## {made.TITLE}\n\nBefore.\n\n| set |\n| --- |\n{AFTER}")
-    monkeypatch.setattr(made, "PAGE", path)
-    made.write({"site-dp": OLD}, {"site-dp": ["1", "2"]})
-    return path
+def scores() -> made.Scores:
+    return made.measured(ROWS, EARLIER)
 
 
-def results(folder, variant, seeds, points=tuple(OLD)):
-    rows = [f"{variant},{p},{e},{seed},done,0.25" for p, e in points for seed in seeds]
-    (folder / "results.csv").write_text("\n".join(["variant,panel,epsilon,seed,status,acc", *rows]) + "\n")
+def test_kept_and_earlier_seeds_are_pooled_and_without_noise_all_variants_of_fmcsc_are_one(scores):
+    one = scores[NO_NOISE, "acc"]
+    assert one.seeds == {1, 2, 4}
+    # 50, and two numbers of mean 60 and deviation 10
+    assert (one.found.seeds, one.found.mean) == (3, pytest.approx(170 / 3))
+    assert one.found.deviation == pytest.approx(
+        (((50 - 170 / 3) ** 2 + 100 + 2 * (60 - 170 / 3) ** 2) / 2) ** 0.5
+    )
+    assert scores[("bdgp", "site-dp", "inf"), "acc"] == one
+    assert (NO_NOISE, "ari") not in scores  # the run has none
+    assert ("bdgp", "canonical", "inf") not in {point for point, _ in scores}
 
 
-def test_the_table_says_what_was_measured_and_the_rest_of_the_page_stays(page):
-    columns, seeds = made.on_page()
-    assert columns["site-dp"] == OLD
-    assert seeds == {"site-dp": ["1", "2"]}
+def test_an_earlier_number_stands_aside_where_a_run_of_its_seeds_is_kept():
+    kept = {**ROWS[2], "seed": "2"}
+    assert made.measured([kept], EARLIER)[WITH, "acc"].text() == "12.5"
+
+
+def test_the_tables_say_what_was_measured_and_the_rest_of_the_page_stays(scores, tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text(
+        f"| a |\n\n## {made.TITLE}\n\nBefore.\n\n| b |\n| --- |\n\nMid.\n\n| c |\n\nAfter.\n\n| d |\n"
+    )
+    monkeypatch.setattr(made, "PAGE", page)
+    made.write(made.tables(scores))
     text = page.read_text()
-    assert "Before.\n\n| set | epsilon |" in text
-    assert text.endswith(AFTER)
+    assert text.startswith("| a |\n")
+    assert text.endswith("\n\nAfter.\n\n| d |\n")
+    first, second = text.split("Before.\n\n")[1].split("\n\nMid.\n\n")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in first.splitlines()]
+    assert lines[2] == ["seeds", "", "", "1, 2, 4", "1, 2, 4", "1, 2, 3; 1, 2, 4"]
+    assert ["", "10", "", "", "", "44.2 ± 28.3"] in lines
+    assert "50.0 / 50.0" in second
+    assert " c " not in second
 
 
-def test_only_a_whole_sweep_becomes_a_column(tmp_path):
-    results(tmp_path, "canonical", (1, 2, 3))
-    found, seeds = made.measured(tmp_path)["canonical"]
-    assert (set(found.values()), seeds) == ({"25.0 ± 0.0"}, ("1", "2", "3"))
-    results(tmp_path, "canonical", (1, 2, 3), list(OLD)[1:])
-    assert made.measured(tmp_path) == {}
-    assert made.measured(tmp_path / "nowhere") == {}
-
-
-def test_a_column_of_more_seeds_stays(page, tmp_path, monkeypatch):
+def test_the_figure_is_drawn_from_whatever_is_there(scores, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(made, "FIGURE", tmp_path / "figure.svg")
-    monkeypatch.setattr("sys.argv", ["", str(tmp_path)])
-    results(tmp_path, "site-dp", (1,))
-    made.main()
-    assert made.on_page()[0]["site-dp"] == OLD
-    results(tmp_path, "site-dp", (1, 2))
-    made.main()
-    assert set(made.on_page()[0]["site-dp"].values()) == {"25.0 ± 0.0"}
+    made.draw(scores)
     assert (tmp_path / "figure.svg").exists()
+
+
+def test_what_is_kept_of_the_study_has_every_point_of_acc():
+    found = made.measured(*(made.kept_runs.kept(name) for name in (made.NAME, f"{made.NAME}-earlier")))
+    points = {point for point, score in found if score == "acc"}
+    assert len(points) == len(made.PANELS) * len(made.CURVES) * len(made.EPSILONS)
+    assert sections.rows(made.PAGE, made.TITLE)

@@ -35,25 +35,28 @@ p,b,2,failed,3,,,0,RangeError,ac
     ],
 )
 def test_a_verdict_needs_an_interval_beside_zero(gaps: list[float], sign: int, state: str) -> None:
-    assert kept_runs.Paired.of(gaps).verdict(sign)[1] == state
+    assert kept_runs.OverSeeds.of(gaps).verdict(sign)[1] == state
 
 
 def test_the_interval_is_students() -> None:
     # Mean 2, standard deviation 1, n = 3: 2 +- 4.302653 / sqrt(3).
-    assert kept_runs.Paired.of([1.0, 2.0, 3.0]).verdict()[0] == "+2.0 (-0.5 to +4.5)"
+    assert kept_runs.OverSeeds.of([1.0, 2.0, 3.0]).verdict()[0] == "+2.0 (-0.5 to +4.5)"
 
 
 @given(NUMBERS, NUMBERS)
 def test_parts_together_are_as_all_at_once(one: list[float], other: list[float]) -> None:
-    both, whole = kept_runs.Paired.of(one) + kept_runs.Paired.of(other), kept_runs.Paired.of(one + other)
+    both, whole = (
+        kept_runs.OverSeeds.of(one) + kept_runs.OverSeeds.of(other),
+        kept_runs.OverSeeds.of(one + other),
+    )
     assert both.seeds == whole.seeds
     assert both.mean == pytest.approx(whole.mean, abs=1e-9)
     assert both.deviation == pytest.approx(whole.deviation, abs=1e-6)
 
 
 def test_a_printed_interval_gives_the_deviation_back() -> None:
-    exact = kept_runs.Paired.of([1.0, 2.0, 3.0])
-    assert kept_runs.Paired.printed(3, 2.0, 4.302653 / 3**0.5).deviation == pytest.approx(
+    exact = kept_runs.OverSeeds.of([1.0, 2.0, 3.0])
+    assert kept_runs.OverSeeds.printed(3, 2.0, 4.302653 / 3**0.5).deviation == pytest.approx(
         exact.deviation, abs=1e-6
     )
 
@@ -83,13 +86,13 @@ def test_finished_runs_of_a_sweep_are_kept_and_a_new_one_replaces_that_of_its_pl
     assert "| p | a | 37.5 ± 17.7 | 2 |" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_sweep_with_an_axis_is_refused(tmp_path: Path) -> None:
+def test_values_of_an_axis_are_variants(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
     table.write_text(
         "panel,variant,data.ratio,seed,status,seconds,r\np,a,2:1,1,done,1,0.5\n", encoding="utf-8"
     )
-    with pytest.raises(SystemExit, match=r"axis data\.ratio"):
-        list(kept_runs.of_sweep(table))
+    (row,) = kept_runs.of_sweep(table)
+    assert row == {"panel": "p", "variant": "a data.ratio=2:1", "seed": "1", "r": "0.5", "seconds": "1"}
 
 
 def test_runs_of_the_comparison_have_their_data_set_as_panel(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ def test_what_was_printed_counts_as_the_seeds_that_it_was_printed_for(tmp_path: 
         _runs("p", {"one": {4: 5.0, 5: 6.0, 6: 9.0}, "other": {4: 1.0, 5: 1.0, 6: 0.0}})
     )
     both = vlp_claims.paired(found, _earlier(tmp_path), PLACE, 1.0)
-    exact = kept_runs.Paired.of([1.0, 2.0, 3.0, 4.0, 5.0, 9.0])
+    exact = kept_runs.OverSeeds.of([1.0, 2.0, 3.0, 4.0, 5.0, 9.0])
     assert both.verdict(digits=2) == exact.verdict(digits=2) == ("+4.00 (+1.03 to +6.97)", "**shown**")
 
 
 def test_a_kept_run_of_an_earlier_seed_replaces_all_that_was_printed(tmp_path: Path) -> None:
     found = kept_runs.by_place(_runs("p", {"one": {3: 5.0, 4: 6.0}, "other": {3: 1.0, 4: 0.0}}))
-    assert vlp_claims.paired(found, _earlier(tmp_path), PLACE, 1.0) == kept_runs.Paired.of([4.0, 6.0])
+    assert vlp_claims.paired(found, _earlier(tmp_path), PLACE, 1.0) == kept_runs.OverSeeds.of([4.0, 6.0])
 
 
 def test_what_was_printed_is_of_its_own_pair_only(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_every_point_of_the_epsilon_study_can_be_run(repository):
     text = path.read_text().replace("[inf, 100.0, 50.0, 20.0, 10.0, 5.0, 2.0]", "[inf, 10.0]")
     found = make_plan(SweepFile.parse(text, folder=path.parent))
     assert not found.missing
-    assert len(found.runs) == 3 * 4 * 2 * 3
+    assert len(found.runs) == 3 * 4 * 2 * 5
     units = {"record-dp": "group", "site-dp": "site", "canonical": "record"}
     for one in found.runs:
         made, unit = Study.parse(one.text), units.get(one.at["variant"])
