@@ -46,7 +46,6 @@ Shapes = dict[str, tuple[int, ...]]
 # Shares of mu^2: of moments, cross-covariances, clustering and refinement.
 _SHARES: Final = (0.2, 0.6, 0.2, 0.0)
 _REFINED_SHARES: Final = (0.14, 0.46, 0.12, 0.28)
-_ALIKE: Final = ("scale", "moments")  # of a view's part, what its owners read is the same
 _MENDED: Final = 2  # times, once there are as many parts as clusters
 
 
@@ -129,14 +128,15 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
 
     def adds_zeros(self, stage: CanonicalStage, view: int | None) -> bool:
         """Whether a site with this one view, or all, adds zeros only: to hide others with its noise."""
-        return stage.kind not in _ALIKE and view not in {self.view_of[site] for site in self.adds(stage)}
+        return view not in {self.view_of[site] for site in self.adds(stage)}
 
     def adds(self, stage: CanonicalStage) -> tuple[SiteId, ...]:
-        """Who may add more than zeros to a sum: only sites with all views know how views vary together."""
-        if stage.kind == "cross":
-            return self.full_sites
-        # Without noise the moments, less the same sums over clusters, would be those of who is in no cluster.
-        return self.sites if stage.kind in _ALIKE and self.privacy is not None else self.mixing
+        """Who may add more than zeros to a sum: only sites with all views know how views vary together.
+
+        Of the others those that are in clusters: moments, less the same sums over clusters, would be those
+        of who is in no cluster.
+        """
+        return self.full_sites if stage.kind == "cross" else self.mixing
 
     def left_out(self) -> tuple[SiteId, ...]:
         """Sites of kinds that are too small."""
@@ -151,17 +151,14 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         return self.adds(stage) if self.privacy is None else self.sites
 
     def contributors(self, stage: CanonicalStage, round_number: int) -> Parts:
-        """The owners of each view, for its part; and each kind, where they read different projections."""
+        """Each kind, even where all read the same: a view's count tells how many other sites add to it.
+
+        Of one site with one view beside others with all, the counts of two views would differ by its own.
+        """
         del round_number
-        if stage.kind in _ALIKE:
-            owners = ({None, view} for view in range(self.views))
-            adding = self.adds(stage)
-            parts = (frozenset(site for site in adding if self.view_of[site] in some) for some in owners)
-            return tuple((part, self.fewest) for part in parts)
-        if stage.kind == "cross":
-            return () if self.privacy is None else ((frozenset(self.full_sites), self.fewest),)
-        kinds = parts_by_kind(self.view_of, self.mixing, self._fewest_of_kind)
-        return kinds or (() if self.privacy is None else ((frozenset(self.mixing), self.fewest),))
+        adding = self.adds(stage)
+        kinds = parts_by_kind(self.view_of, adding, self._fewest_of_kind)
+        return kinds or (() if self.privacy is None else ((frozenset(adding), self.fewest),))
 
     def round_stages(self, round_number: int) -> Sequence[CanonicalStage]:
         """All sums in round 1; the scores afterwards."""

@@ -206,19 +206,19 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         """The sums of one round of training."""
         stages = []
         for kind in self.kinds:
-            fields = self._updates(self.shapes[kind], self.own(kind), loss=True)
+            fields = self._updates(self.shapes[kind], self.own(kind))
+            if self.sums_losses(drawn=self.sampled_count(kind) < len(self.group(kind))):
+                fields.append(Field("loss", (), LOSS_BOUND, 64))
             stages.append(FedColaStage("own", self.exchange(f"own-{kind}", kind, fields), kind))
         if self.options.shares_all:
             shapes = {
                 name.removeprefix("image."): self.shapes["pairs"][name] for name in self.attention("image")
             }
-            exchange = self.exchange(
-                "attention-all", "image+text+pairs", self._updates(shapes, shapes, loss=False)
-            )
+            exchange = self.exchange("attention-all", "image+text+pairs", self._updates(shapes, shapes))
             stages.append(FedColaStage("shared", exchange, "pairs"))
         elif self.options.shares_attention:
             for modality in MODALITIES:
-                fields = self._updates(self.shapes["pairs"], self.attention(modality), loss=False)
+                fields = self._updates(self.shapes["pairs"], self.attention(modality))
                 exchange = self.exchange(f"attention-{modality}", f"{modality}+pairs", fields)
                 stages.append(FedColaStage("shared", exchange, modality))
         return tuple(stages)
@@ -242,12 +242,8 @@ class FedColaPlan(RoundPlan[FedColaStage]):
             every = False  # a site's first broadcast is compared with the file, so it must be before training
         return (*self.training, *(self.scoring if every else ()))
 
-    def _updates(
-        self, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str], *, loss: bool
-    ) -> list[Field]:
+    def _updates(self, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str]) -> list[Field]:
         fields = self.updates(shapes, tuple(names))
         if self.weighted:
             fields.append(Field("weight", (), 1.0, 64))
-        if loss and self.privacy is None:
-            fields.append(Field("loss", (), LOSS_BOUND, 64))
         return fields

@@ -297,7 +297,7 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         fields = self.updates(self.shapes, self.pretrained)
         if not self.site_level:
             fields += [Field(f"sites/{group}", (), 1.0, 64) for group in self.groups[1:]]
-        if self.privacy is None:
+        if self.sums_losses(drawn=self.sampled(1) not in (self.sites, self.participants)):
             fields += [Field("sites", (), 1.0, 64), Field("loss", (), LOSS_BOUND, 64)]
         return FmcscStage("pretrain", self.exchange("pretrain", "sampled", fields))
 
@@ -306,7 +306,7 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         fields = self.updates(self.shapes, tuple(self.shapes))
         if not self.site_level:
             fields += [Field("weight", (), 1.0, 64), Field("sites", (), 1.0, 64)]
-        if self.privacy is None:
+        if self.sums_losses(drawn=False):
             fields.append(Field("loss", (), LOSS_BOUND, 64))
         return tuple(
             FmcscStage("train", self.exchange(f"train-{name}", self._cohort(group), fields), group)

@@ -134,6 +134,14 @@ class RoundPlan(ABC, Generic[StageT]):
         """Whether the model is measured, by sums without noise."""
         return self.privacy is None or self.privacy.metrics == "unprotected"
 
+    def sums_losses(self, *, drawn: bool) -> bool:
+        """Whether training losses are summed; ``drawn``: over sites that are drawn anew in every round.
+
+        Security: losses change slowly, so that sums over changing samples are as many equations as rounds
+        for as many numbers as sites, and can be solved (docs/adr/031).
+        """
+        return self.privacy is None and (not drawn or self.protection.name == "plain")
+
     def unprotected(self, exchange: Exchange) -> tuple[str, ...]:
         """Fields that leave without noise under ``[privacy]``: those of scoring."""
         leaves = self.privacy is not None and self.scores
