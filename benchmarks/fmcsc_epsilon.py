@@ -94,16 +94,11 @@ def measured(runs: Iterable[kept_runs.Row], earlier: Iterable[kept_runs.Row]) ->
         for variant in CURVES:
             for epsilon in EPSILONS:
                 for score in SCORES:
-                    place = panel, kept_runs.at_axis(_run_as(variant, epsilon), "epsilon", epsilon)
+                    place = panel, kept_runs.at_axis(variant, "epsilon", epsilon)
                     one = _pooled(kept.get(place, {}), before.get((*place, score)), score)
                     if one.found.seeds:
                         found[(panel, variant, epsilon), score] = one
     return found
-
-
-def _run_as(variant: str, epsilon: str) -> str:
-    """Without noise all variants of FMCSC are one study."""
-    return "paper-laplace" if epsilon == "inf" and variant != "canonical" else variant
 
 
 def _pooled(runs: Mapping[int, kept_runs.Row], before: kept_runs.Row | None, score: str) -> Measured:

@@ -34,7 +34,8 @@ the other; **open**: it contains zero, or there are fewer than three seeds, or a
 pair, which says nothing of how far others lie. Every line is for itself, uncorrected for how many there are.
 Seeds are taken in order, as many as there was time for, whatever they show; the runs are in [runs](runs), a
 line each. Of seeds 1 to 3 only what this table had is left, rounded: limits of more than three seeds may be
-off by a tenth.
+off by a tenth. Claims with tables of their own: [the papers' regime](#in-the-papers-regime), [GLoRIA and
+MGCA](#with-glorias-and-mgcas-objectives), [few labels](#few-labels-on-the-features-that-training-reads).
 
 Synthetic chest images, encoders pretrained on others of their kind:"""
 _HEAD_OF_SWEEP = (
