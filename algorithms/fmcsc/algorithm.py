@@ -9,7 +9,10 @@ table.
 
 Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views", NeurIPS
 2024. What is different from it: its pre-training hands one client's autoencoder to the others, and its
-k-means sends one client's centres to all; here both are sums over sites.
+k-means sends one client's centres to all; here both are sums over sites. Errors of reconstruction and
+distillation are means over features, not sums, which weighs the contrast more; the model that a view is
+taught reconstructs all views, too; a site with one view counts nothing in the first main round; and mutual
+information is divided by its largest possible value.
 
 Security: with public view types the cohorts say which hospital holds which view. With hidden ones every
 hospital contributes to every group, zeros where it has nothing; group sizes, answering times and what the
