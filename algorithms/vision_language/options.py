@@ -107,8 +107,8 @@ class RobustOptions(VlpOptions, DroOptions):
         sites, protection = setting.sites, setting.study.protection
         if self.least_step_scale < LEAST_STEP_SCALE and protection.name != "plain":
             raise ConfigError(
-                f"algorithm.least_step_scale: {self.least_step_scale:g} is less than {LEAST_STEP_SCALE:g}, so "
-                "that a lying server could leave one hospital's loss almost alone in a sum",
+                f"algorithm.least_step_scale: {self.least_step_scale:g} is less than {LEAST_STEP_SCALE:g}: a "
+                "lying server could leave one hospital's loss almost alone in a sum",
                 remedy=f"set it to {LEAST_STEP_SCALE:g} or more, or leave it out",
             )
         return DroRule.make(
