@@ -5,6 +5,8 @@ A study names an encoder, never a path: every party looks for the package that i
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,15 @@ def folder_of(name: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise missing_package(f"the encoder {name}", PACKAGES[name])
     return Path(next(iter(spec.submodule_search_locations))) / _FOLDERS[name]
+
+
+@cache
+def release_of(name: str) -> str:
+    """The release of an encoder's package that is installed here; "" if none is."""
+    try:
+        return version(PACKAGES[name])
+    except PackageNotFoundError:
+        return ""
 
 
 def resolved(name: str, folder: Path) -> Path:

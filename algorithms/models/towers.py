@@ -4,18 +4,15 @@ A tower maps an image, or the tokens of a report, to a grid of features; only wh
 top of it trains and travels. Every party makes the tower from the package that it has itself: no path in a
 study file leads to it, and nothing is downloaded or executed but the layers of timm and transformers.
 
-Features of a record are computed once in a process and kept in half precision, record by record, so that they
-depend on no other record and on no order: a round then costs what the small trainable part costs.
+Features of a record are computed once and kept in half precision, record by record, so that they depend on no
+other record and on no order: a round then costs what the small trainable part costs.
 
 Source: Liu et al., EfficientNet-Lite (Tan, Le, ICML 2019, without squeeze-and-excitation); Wang et al.,
 "MiniLM", NeurIPS 2020, as all-MiniLM-L6-v2 of sentence-transformers.
-
-Security: kept features are single-site values; they stay in the memory of the process that computed them.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,14 +23,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from secfed.algorithms.data.encoder_packages import PACKAGE, folder_of
+from secfed.algorithms.data.encoder_packages import PACKAGE, folder_of, release_of
 from secfed.algorithms.losses.objective import without_autocast
 from secfed.algorithms.models.encoder_libraries import bert_classes, timm_layers
+from secfed.algorithms.models.kept_features import KeptFeatures
 from secfed.errors import ConfigError
 
 ImageTower = Literal["efficientnet-lite0"]
 TextTower = Literal["minilm-l6-v2"]
-_MOST_BYTES: Final = 4 << 30  # of kept features, in one process; more are computed again
 _REST: Final = "num_batches_tracked"
 
 
@@ -82,25 +79,7 @@ def network(name: str, device: str) -> nn.Module:
     return made.to(device)
 
 
-class _Kept:
-    """Features by record, of all towers of this process."""
-
-    def __init__(self) -> None:
-        self._found: dict[bytes, torch.Tensor] = {}
-        self._bytes = 0
-
-    def of(self, name: str, record: torch.Tensor, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-        content = record.detach().cpu().contiguous()
-        key = hashlib.blake2b(content.numpy().tobytes(), digest_size=16, person=name[:16].encode()).digest()
-        known = self._found.get(key)
-        if known is None:
-            known = compute().to("cpu", torch.float16)
-            if self._bytes + known.nbytes <= _MOST_BYTES:
-                self._found[key], self._bytes = known, self._bytes + known.nbytes
-        return known
-
-
-_KEPT: Final = _Kept()
+_KEPT: Final = KeptFeatures()
 
 
 def features(name: str, records: torch.Tensor, words: torch.Tensor | None = None) -> torch.Tensor:
@@ -111,7 +90,7 @@ def features(name: str, records: torch.Tensor, words: torch.Tensor | None = None
     if records.is_meta:  # shapes only
         length = records.shape[1] if words is not None else (-(-records.shape[-1] // 32)) ** 2
         return records.new_empty(len(records), length, TOWERS[name].width, dtype=torch.float32)
-    rows = []
+    encoder, rows = f"{name} {release_of(name)}", []
     for at, record in enumerate(records):
         mask = None if words is None else words[at]
 
@@ -119,7 +98,7 @@ def features(name: str, records: torch.Tensor, words: torch.Tensor | None = None
             with torch.no_grad(), without_autocast(records):
                 return _forward(network(name, str(records.device)), record[None], mask)
 
-        rows.append(_KEPT.of(name, record, compute))
+        rows.append(_KEPT.of(encoder, TOWERS[name].width, record, compute))
     return torch.stack(rows).to(records.device, torch.float32)
 
 

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from secfed.algorithms.data import encoder_packages
+from secfed.algorithms.data.image_cache import FOLDER
 from secfed.algorithms.models import towers
 from secfed.algorithms.models.dual_encoder import DualEncoder, build
 from secfed.algorithms.models.dual_encoder_memory import memory_estimate
+from secfed.algorithms.models.kept_features import KeptFeatures
 from secfed.errors import ConfigError
 from tests.algorithms.dual_encoder_case import Shapes, options
 
@@ -47,7 +49,8 @@ class Fake(nn.Module):
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     made = Fake()
     monkeypatch.setattr(towers, "network", lambda *_: made)
-    monkeypatch.setattr(towers, "_KEPT", towers._Kept())
+    monkeypatch.setattr(towers, "_KEPT", KeptFeatures())
+    monkeypatch.delenv(FOLDER, raising=False)
     return made
 
 

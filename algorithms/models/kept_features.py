@@ -1,0 +1,93 @@
+"""Features that a frozen encoder gives: computed once, kept in memory, and on the disk where asked for.
+
+Where the environment variable ``SECFED_IMAGE_CACHE`` names a folder, each record has one file there: float16
+with a checksum behind it, so that the next process need not compute it.
+
+Security: features are single-site values, and tell much of a record. Such a file is for this account alone;
+its name is a digest of encoder and record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from secfed.algorithms.data.image_cache import FOLDER
+from secfed.errors import ConfigError
+from secfed.storage.atomic import write_shared
+from secfed.storage.private_files import make_folder
+
+_MOST_BYTES: Final = 4 << 30  # in one process; more are read or computed again
+_SUM_BYTES: Final = 4
+
+
+class KeptFeatures:
+    """Features by record, of all encoders of this process."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, torch.Tensor] = {}
+        self._bytes = 0
+
+    def of(
+        self, encoder: str, width: int, record: torch.Tensor, compute: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """Features [T, width] float16 of one record.
+
+        Args:
+            encoder: its name and release: another release gives other features.
+            record: what ``compute`` is given, in any shape.
+        """
+        content = record.detach().cpu().contiguous()
+        about = f"{encoder} {content.dtype} {tuple(content.shape)} ".encode()
+        key = hashlib.blake2b(about + content.numpy().tobytes(), digest_size=16).digest()
+        known = self._found.get(key)
+        if known is None:
+            path = _path(key)
+            known = _read(path, width)
+            if known is None:
+                known = compute().to("cpu", torch.float16)
+                _write(path, known)
+            if self._bytes + known.nbytes <= _MOST_BYTES:
+                self._found[key], self._bytes = known, self._bytes + known.nbytes
+        return known
+
+
+def _path(key: bytes) -> Path | None:
+    folder = os.environ.get(FOLDER)
+    return Path(folder) / "features" / key.hex() if folder else None
+
+
+def _read(path: Path | None, width: int) -> torch.Tensor | None:
+    """What a file holds; None where it is missing or not whole."""
+    if path is None:
+        return None
+    try:
+        content = bytearray(path.read_bytes())
+    except OSError:
+        return None
+    found = content[:-_SUM_BYTES]
+    if not found or len(found) % (2 * width) or content[-_SUM_BYTES:] != _sum(found):
+        return None
+    return torch.frombuffer(found, dtype=torch.float16).view(-1, width)
+
+
+def _write(path: Path | None, features: torch.Tensor) -> None:
+    if path is None:
+        return
+    # A full disk, or no right to write, only means that the next process computes again.
+    with suppress(ConfigError):
+        make_folder(path.parent.parent)
+        make_folder(path.parent)
+        content = features.contiguous().numpy().tobytes()
+        write_shared(path, content, _sum(content), synced=False)
+
+
+def _sum(content: bytes | bytearray) -> bytes:
+    return zlib.crc32(content).to_bytes(_SUM_BYTES, "big")
