@@ -87,8 +87,9 @@ SETS = {
     ),
 }
 
-_DRA = {"align_steps": 10, "joint_steps": STEPS - 10, "rho": 0.01, "mu": 5.0}
-_RGB = {"warmup_steps": 30, "guided_steps": 20, "teacher_steps": 15, "rho": 0.01, "guidance": 5.0}
+_MEAN = {"anchor_reduction": "mean"}
+_DRA = {"align_steps": 10, "joint_steps": STEPS - 10, "rho": 0.01, "mu": 5.0, **_MEAN}
+_RGB = {"warmup_steps": 30, "guided_steps": 20, "teacher_steps": 15, "rho": 0.01, "guidance": 5.0, **_MEAN}
 METHODS = {
     "untrained": Method("untrained", kind="untrained"),
     "decentralised": Method("decentralised", keys={"local_steps": STEPS}, kind="decentralised"),

@@ -20,13 +20,12 @@ _SAME: Final = 1e-12  # two models nearer than this, relative to their length, a
 
 
 def anchor_loss(
-    aligned: Aligned, anchor: Aligned, reduction: AnchorReduction = "mean", *, detach: bool = True
+    aligned: Aligned, anchor: Aligned, reduction: AnchorReduction = "sumdim", *, detach: bool = True
 ) -> torch.Tensor:
     """Squared distance of [B, d] embeddings to a frozen model's of the same batch, images plus texts.
 
-    ``reduction`` is "mean" over records and dimensions, or "sumdim": the squared distance of a record, mean
-    over records, which is d times as much. Without ``detach`` a gradient reaches what the anchor was computed
-    from.
+    ``reduction`` is "sumdim", the squared distance of a record, mean over records; or "mean" over dimensions,
+    too, which is 1 / d of it. Without ``detach`` a gradient reaches what the anchor was computed from.
     """
     scale = 1.0 if reduction == "mean" else float(aligned.image.shape[-1])
     image, text = (

@@ -36,9 +36,9 @@ class FedDraOptions(RobustOptions):
     align_steps: int = Field(default=20, ge=0, description="local steps that train the alignment modules")
     joint_steps: int = Field(default=50, ge=0, description="local steps that train everything")
     mu: float = Field(default=5.0, ge=0, description="the anchor's strength, at least 0; 0 leaves it out")
-    anchor_reduction: Literal["mean", "sumdim"] = Field(
-        default="mean",
-        description='"mean" (over pairs and dimensions) or "sumdim" (over pairs): of the squared distance',
+    anchor_reduction: Literal["sumdim", "mean"] = Field(
+        default="sumdim",
+        description='"sumdim" (the papers\' squared norms, mean over pairs) or "mean" (over dimensions, too)',
     )
     loss_source: Literal["global", "lagged", "local"] = Field(
         default="global",

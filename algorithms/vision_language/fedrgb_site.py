@@ -61,9 +61,9 @@ class FedRgbOptions(RobustOptions):
     teacher_steps: int = Field(default=50, ge=1, description="local steps that train the teacher, at least 1")
     guidance: float = Field(default=1.0, ge=0, description="strength of the guidance (the paper's alpha)")
     beta: float = Field(default=2.0, ge=0, description="the strength of the teacher's anchor, at least 0")
-    anchor_reduction: Literal["mean", "sumdim"] = Field(
-        default="mean",
-        description='"mean" (over pairs and dimensions) or "sumdim" (over pairs): of squared distances',
+    anchor_reduction: Literal["sumdim", "mean"] = Field(
+        default="sumdim",
+        description='"sumdim" (the papers\' squared norms, mean over pairs) or "mean" (over dimensions, too)',
     )
     teacher: Literal["robust", "averaged"] = Field(
         default="robust",

@@ -71,7 +71,7 @@ class TestPlan:
         options = FedDraOptions(name="feddra")
         assert (options.learning_rate, options.batch_size, options.weight_decay) == (2e-5, 288, 0.05)
         assert (options.align_steps, options.joint_steps, options.optimizer) == (20, 50, "adamw")
-        assert (options.rho, options.gamma, options.mu, options.anchor_reduction) == (0.1, 1.0, 5.0, "mean")
+        assert (options.rho, options.gamma, options.mu, options.anchor_reduction) == (0.1, 1.0, 5.0, "sumdim")
         assert (options.loss_source, options.loss_batches, options.divergence) == ("global", 16, "chi2")
 
     def test_no_such_round_or_exchange(self):
@@ -174,7 +174,9 @@ class TestStages:
             moved = network(*batch)
             network.load_state_dict(received)
             fixed = network(*batch)
-        distance = (moved.image - fixed.image).square().mean() + (moved.text - fixed.text).square().mean()
+        distance = sum(
+            (one - other).square().sum(1).mean() for one, other in zip(moved.pair, fixed.pair, strict=True)
+        )
         assert float(difference) == pytest.approx(5.0 * float(distance), rel=1e-4)
 
     def test_the_printed_sum_over_dimensions_is_that_much_stronger(self):

@@ -165,7 +165,7 @@ def test_guidance_is_its_definition_and_its_gradient_never_reaches_the_teacher(m
         features = network.encode(*batch)
         own = network.align(features)
         target = with_aligner(program, received).align(without_gradient(features) if detached else features)
-        distance = sum((a - b).square().mean() for a, b in zip(own.pair, target.pair, strict=True))
+        distance = sum((a - b).square().sum(1).mean() for a, b in zip(own.pair, target.pair, strict=True))
         return infonce(*own.pair, 0.2) + 3.0 * distance
 
     found = guided(network, batch)
