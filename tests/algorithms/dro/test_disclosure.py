@@ -215,6 +215,20 @@ def test_false_sums_do_not_leave_one_loss_alone_in_the_next_sum(count, divergenc
     assert read - 2.0 > math.log(1.0 + 0.25 * (count - 1)) / rule.options.gamma - 1e-9
 
 
+def test_not_prevented_false_sums_and_a_model_of_zeros_give_the_largest_loss():
+    """All sites are asked in every round; sums so large that all weights but one are the floor are told."""
+    rule, losses = a_rule(5, rho=0.1), [2.1, 2.4, 1.9, 3.2, 2.6]
+    first, _ = sums_of(rule, losses)
+    told = DroAnswer(1, (4.5 * first, (4.5 * first) ** 2 / 5), (True,) * 5)
+    weights = [rule.weight(site, 0.2, loss, told) for site, loss in zip(rule.sites, losses, strict=True)]
+    assert sorted(weights)[:4] == [rule.smallest(5)] * 4 < [sorted(weights)[4]]
+    known = math.log(16)  # what a model that knows nothing costs each of them
+    following = rule.answer(2, totals(rule, weights, [known] * 5))
+    assert following is not None
+    largest = following.sums[0] / rule.own(1.0, known) - 4 * rule.smallest(5)
+    assert loss_of(rule, 4.5 * first * largest) == pytest.approx(3.2, abs=1e-6)
+
+
 def test_a_site_that_claims_the_largest_loss_gets_no_more_than_the_largest_weight():
     rule = a_rule(5, rho=0.1)
     first, _ = sums_of(rule, [1e6, 1.0, 1.0, 1.0, 1.0])
