@@ -64,7 +64,7 @@ def _metrics(report: RunReport) -> Figure | None:
             axes.errorbar(where, means, yerr=widths, linestyle="", capsize=3, color=colour)
         if any(is_withheld(values, name) for _, values in points):
             axes.text(0.5, 0.5, _WITHHELD, ha="center", va="center", transform=axes.transAxes)
-        axes.set_title(name)
+        axes.set_title(name.replace("_", " "))
         axes.margins(x=0.08, y=0.15)
         _rounds_axis(axes)
         if spent:

@@ -172,7 +172,7 @@ def _plot(
 def _axes(ax: Axes, along: _Along, sweep: SweepFile, metric: str, *, is_first: bool) -> None:
     """What both axes say; names beside the panels stand at the first of a row only."""
     values = ax.xaxis if along.rows else ax.yaxis
-    values.set_label_text(metric_title(sweep, metric))
+    values.set_label_text(metric_title(sweep, metric).replace("_", " "))
     if sweep.figure.percent:
         values.set_major_formatter(PercentFormatter(xmax=1.0, symbol=""))
     shown = sorted(along.places.items(), key=lambda item: item[1])
