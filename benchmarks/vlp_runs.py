@@ -131,7 +131,7 @@ def _pretrained(methods: Mapping[str, Method]) -> dict[str, Method]:
     }
 
 
-PRETRAINED = _pretrained({name: METHODS[name] for name in METHODS if name != "untrained"})
+PRETRAINED = _pretrained(METHODS)
 # What the papers compare with besides, where secure sums allow it; their own parameters at the defaults.
 OTHERS = _pretrained(
     {
