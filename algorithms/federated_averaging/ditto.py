@@ -41,6 +41,11 @@ class DittoOptions(FedAvgOptions):
     mu: float = Field(default=0.1, ge=0, description="the pull to the received model, at least 0")
     personal_epochs: int = Field(default=1, ge=1, description="passes per round for the personal model")
 
+    @property
+    def keeps_state(self) -> bool:
+        """Always: its personal model."""
+        return True
+
 
 @register("ditto", options=DittoOptions)
 class Ditto(FedAvg):

@@ -45,6 +45,11 @@ class FedBnOptions(FedAvgOptions):
         description="names of the layers that never leave, as PyTorch names the model's modules, or patterns",
     )
 
+    @property
+    def keeps_state(self) -> bool:
+        """Always: its layers."""
+        return True
+
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
         if not self.local_layers and self.batch_norm != "local":

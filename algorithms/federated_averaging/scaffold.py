@@ -40,6 +40,11 @@ class ScaffoldOptions(FedAvgOptions):
     weighting: Literal["equal"] = Field(default="equal", description='"equal"')
     server_learning_rate: float = Field(default=1.0, gt=0, description="the server's step size, above 0")
 
+    @property
+    def keeps_state(self) -> bool:
+        """Always: its control variate."""
+        return True
+
 
 @register("scaffold", options=ScaffoldOptions)
 class Scaffold(FedAvg):

@@ -70,6 +70,11 @@ class FmcscOptions(DeviceOptions, KindOptions):
     kmeans_iterations: int = Field(default=30, ge=1, description="sums of k-means over multi-view sites")
     group_iterations: int = Field(default=30, ge=0, description="the same per other group; 0 only assigns")
 
+    @property
+    def keeps_state(self) -> bool:
+        """With ``model_contrast``: its own model."""
+        return self.model_contrast
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.pretrain_start == "independent" and self.pretrain_rounds > 1:

@@ -100,6 +100,11 @@ class VlpEmaOptions(VlpFedAvgOptions):
 
     autoscale: float = Field(default=0.7, ge=0, le=1, description="a site's own share the first time, 0 to 1")
 
+    @property
+    def keeps_state(self) -> bool:
+        """Always: its own model and scale."""
+        return True
+
 
 class VlpEmaSite(VlpSite):
     """Runs inside one hospital; keeps its own model at the end of its last round, and its scale."""
@@ -184,6 +189,11 @@ class VlpMoonOptions(VlpFedAvgOptions):
 
     contrast: float = Field(default=1.0, ge=0, description="strength of the contrast of models, at least 0")
     contrast_temperature: float = Field(default=0.5, gt=0, description="its similarities' divisor, above 0")
+
+    @property
+    def keeps_state(self) -> bool:
+        """Always: its own model."""
+        return True
 
 
 class VlpMoonSite(VlpSite):

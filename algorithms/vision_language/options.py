@@ -100,6 +100,11 @@ class RobustOptions(VlpOptions, DroOptions):
         default=0.2, gt=0, lt=1, description="under [privacy], the share of epsilon that the losses may take"
     )
 
+    @property
+    def keeps_state(self) -> bool:
+        """With robust weights: its weight, which follows from its losses."""
+        return self.rho > 0
+
     def rule(self, setting: Setting, *, cap_factor: float = CAP_FACTOR) -> DroRule | None:
         """How robust weights come about, or None with ``rho = 0``; arguments as for ``DroRule.make``."""
         if not self.rho:

@@ -171,6 +171,11 @@ class VlpUOptions(ViewsOptions):
         default=0.4, ge=0, description="the distance of image encoders from which a site keeps its predictor"
     )
 
+    @property
+    def keeps_state(self) -> bool:
+        """Always: its own model."""
+        return True
+
 
 class VlpUSite(ImageLossSite):
     """Runs inside one hospital; keeps its own model at the end of its last round."""

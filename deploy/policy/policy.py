@@ -300,6 +300,10 @@ def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[V
     readers = "aggregator" if asked.traits.aggregator_reads_sums else "sites"
     if readers not in rules.reveal:
         found.append(Violation("protection.reveal", repr(readers), _listed(rules.reveal)))
+    if shows_state(study) and rules.kept_state == "refuse":
+        has = f"{study.algorithm.name!r}, which keeps something of each hospital from round to round"
+        permitted = "that only where the aggregator reads no sums, or with [privacy]"
+        found.append(Violation("kept_state", has, permitted))
     if "keystream" in asked.traits.own_options and asked.keystream not in rules.keystreams:
         found.append(Violation("protection.keystream", repr(asked.keystream), _listed(rules.keystreams)))
     if "scheme" in asked.traits.own_options and asked.scheme not in rules.schemes:
@@ -324,6 +328,13 @@ def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[V
         has = "a server that sees every update" if tolerated is None else f"{tolerated} under {asked.name}"
         found.append(Violation("protection.colluders", has, f"at least {rules.colluders}"))
     return found
+
+
+def shows_state(study: Study) -> bool:
+    """Whether an aggregator could single out what a hospital keeps: it reads sums, and they have no noise."""
+    asked = study.protection
+    reads = asked.traits.aggregator_reads_sums and asked.name != "plain"  # which shows it everything anyhow
+    return study.algorithm.keeps_state and reads and study.privacy is None
 
 
 def _check_privacy(policy: Policy, study: Study) -> list[Violation]:

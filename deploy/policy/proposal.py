@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import tomli_w
 
 from secfed.config.schema import Options
+from secfed.deploy.policy.policy import shows_state
 
 if TYPE_CHECKING:
     from secfed.study.study import Study  # needs torch
@@ -80,6 +81,8 @@ def _protection(study: Study) -> dict[str, Any]:
         "reveal": ["aggregator" if asked.traits.aggregator_reads_sums else "sites"],
         "min_cohort": asked.min_cohort,
     }
+    if shows_state(study):
+        rules["kept_state"] = "permit"
     if "scheme" in asked.traits.own_options:
         rules["schemes"] = [asked.scheme]
     if asked.processes:

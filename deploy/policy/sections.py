@@ -69,6 +69,11 @@ class ProtectionRules(Strict):
         default=("aggregator", "sites"),
         description='an array of "aggregator" and "sites": who may read sums; encrypted ones sites only',
     )
+    kept_state: Literal["refuse", "permit"] = Field(
+        default="refuse",
+        description='"refuse" or "permit": algorithms that keep something of this site from round to round, '
+        "where the aggregator reads sums without noise",
+    )
     keystreams: tuple[Literal["chacha20", "aes-256-ctr"], ...] = Field(
         default=("chacha20", "aes-256-ctr"),
         description='an array of "chacha20" and "aes-256-ctr": what may make masks',

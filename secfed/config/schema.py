@@ -53,6 +53,15 @@ class Options(Strict):
 
     name: str = Field(description="the name of a built-in, or package.module:factory")
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a site of this algorithm keeps something of its own from round to round.
+
+        Security: an aggregator that reads sums can single it out (SECURITY.md, "State that hospitals keep
+        between rounds"). Of code of one's own this cannot tell.
+        """
+        return False
+
 
 class OwnOptions(Options):
     """A table for ``name = "package.module:factory"``: every other key is an argument of the factory."""

@@ -77,6 +77,7 @@ names = ["xrays"]
 [protection]
 names = ["masked"]
 min_threshold = 4
+kept_state = "permit"
 
 [privacy]
 require = false

@@ -17,6 +17,7 @@ OF_ONE_ROUND = {"fedcola", "creamfl", "feddmvc"}
 def test_who_keeps_something_between_rounds_is_named(name: str) -> None:
     rounds = Rounds(tiny(name)).run()
     keeps = any(program.save() for program in rounds.programs.values())
+    assert rounds.algorithm.setting.study.algorithm.keeps_state == keeps
     text = (ROOT / "SECURITY.md").read_text()
     told = text.split("### State that hospitals keep between rounds\n")[1].split("\n### ")[0]
     named = told.split("Sums within a round")[0]

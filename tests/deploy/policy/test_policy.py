@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.deploy.policy.policy import Policy
+from secfed.deploy.policy.sections import ProtectionRules
 from secfed.dp.accounting.unit import Unit
 from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError, PolicyRefused
@@ -275,6 +276,56 @@ class TestStart:
         assert keys(policy(tmp_path, text), self.asked()) == ([] if permitted else ["model.start_sha256"])
         elsewhere = text.replace("[models.mlp]\n", '[models.mlp]\nstart = ["c.safetensors"]\n')
         assert "model.start" in keys(policy(tmp_path, elsewhere), self.asked())
+
+
+class TestKeptState:
+    """What a hospital keeps from round to round, a lying aggregator that reads sums could single out."""
+
+    RULES = (
+        POLICY.replace(
+            'names = ["masked"]', 'names = ["plain", "masked", "encrypted"]\nkept_state = "{rule}"'
+        )
+        .replace("[privacy]", "[privacy]\nrequire = false")
+        .replace(
+            "[models.mlp]", '[algorithms.scaffold]\nlocal_epochs = "any"\nlearning_rate = "any"\n[models.mlp]'
+        )
+    )
+
+    def found(self, folder: Path, rule: str = "refuse", privacy: bool = False, **changes: str) -> list[str]:
+        text = STUDY.replace("privacy = {", "# " * (not privacy) + "privacy = {")
+        for old, new in changes.items():
+            assert f'"{old}"' in text
+            text = text.replace(f'"{old}"', new)
+        rules = policy(folder, self.RULES.replace("{rule}", rule))
+        return [key for key in keys(rules, Study.parse(text, own_code=())) if key != "privacy.epsilon"]
+
+    def test_it_is_refused_unless_the_policy_permits_it(self, tmp_path: Path) -> None:
+        scaffold = '"scaffold", optimizer = "sgd"'
+        assert self.found(tmp_path, fedavg=scaffold) == ["kept_state"]
+        assert self.found(tmp_path, rule="permit", fedavg=scaffold) == []
+
+    def test_by_default_it_is_refused(self) -> None:
+        assert ProtectionRules().kept_state == "refuse"
+
+    @pytest.mark.parametrize("protection", ['"masked", reveal = "sites"', '"encrypted"', '"plain"'])
+    def test_where_hospitals_alone_read_sums_or_all_is_seen_anyhow_it_is_permitted(
+        self, tmp_path: Path, protection: str
+    ) -> None:
+        scaffold = '"scaffold", optimizer = "sgd"'
+        assert "kept_state" not in self.found(tmp_path, fedavg=scaffold, masked=protection)
+
+    def test_with_privacy_and_where_nothing_is_kept_it_is_permitted(self, tmp_path: Path) -> None:
+        assert "kept_state" not in self.found(tmp_path, privacy=True, fedavg='"scaffold", optimizer = "sgd"')
+        assert self.found(tmp_path) == []
+
+    def test_the_reason_says_what_helps(self, tmp_path: Path) -> None:
+        rules = policy(tmp_path, self.RULES.replace("{rule}", "refuse"))
+        text = STUDY.replace("privacy = {", "# privacy = {").replace(
+            '"fedavg"', '"scaffold", optimizer = "sgd"'
+        )
+        with pytest.raises(PolicyRefused, match=r"'scaffold', which keeps .*: that only where") as caught:
+            rules.enforce(Study.parse(text, own_code=()), NIGHT)
+        assert caught.value.keys == ("kept_state",)
 
 
 class TestForTheAgent:
