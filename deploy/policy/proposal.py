@@ -21,6 +21,8 @@ _HEAD: Final = """# Permits the study {name} with exactly its settings, by its d
 # Each data set's budget is what this one study may spend. The path is where the data are on this machine.
 
 """
+_KEPT_STATE: Final = 'kept_state = "permit"'
+_LYING: Final = "an aggregator that lies could read what the algorithm keeps of this site"
 _LINE: Final = 90  # characters of an array on one line
 _ELSEWHERE: Final = {  # settings that other parts of a policy decide, or that are of no matter here
     "algorithm": {"name", "device"},
@@ -31,7 +33,8 @@ _ELSEWHERE: Final = {  # settings that other parts of a policy decide, or that a
 
 def proposal(study: Study) -> str:
     """The text of the policy."""
-    return _HEAD.format(name=study.name) + in_short(_visible(tomli_w.dumps(_tables(study))))
+    text = in_short(_visible(tomli_w.dumps(_tables(study))))
+    return _HEAD.format(name=study.name) + text.replace(_KEPT_STATE, f"{_KEPT_STATE}  # {_LYING}", 1)
 
 
 def in_short(toml: str) -> str:

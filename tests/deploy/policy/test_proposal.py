@@ -90,6 +90,17 @@ def test_it_permits_nothing_else(tmp_path: Path) -> None:
         assert policy.check(study.replace(key, value), NOW, sites=3), key
 
 
+def test_a_person_reads_what_it_means_that_state_is_kept() -> None:
+    study = Study.load(ROOT / "examples" / "vlp-synthetic.toml")
+    (line,) = [line for line in proposal(study).splitlines() if line.startswith("kept_state")]
+    assert line.partition("  # ")[::2] == (
+        'kept_state = "permit"',
+        "an aggregator that lies could read what the algorithm keeps of this site",
+    )
+    text = proposal(study.replace("algorithm.rho", 0.0))
+    assert "kept_state" not in text
+
+
 def test_its_limits_are_those_of_the_study() -> None:
     study = Study.load(ROOT / "examples" / "three-hospitals" / "study.toml")
     tables = tomllib.loads(proposal(study))
