@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from secfed.deploy.transport.grpc.peer import TlsFiles
-from tests.deploy.link_case import AUTHORITY, SITES, Consortium
+from tests.deploy.link_case import AUTHORITY, SITES, Consortium, unlike
 
 MIB = 1 << 20
 
@@ -26,19 +26,14 @@ def unaffected(c: Consortium, grows_bytes: int = 64 * MIB, *, impatient: bool = 
     A server that is ``impatient`` for the test's sake may, on a busy machine, cut off an honest call too; the
     site calls again.
     """
-
-    def unserved() -> list[str]:  # names alone: on failure pytest would print megabytes of frames
-        replies = c.collect(honest, seconds=600.0)  # of a machine that is very busy
-        return [site for site, frame in honest.items() if replies.get(site) != frame]
-
     if not c.threads:
         c.run_all(sites=SITES[1:])
     honest = dict.fromkeys(SITES[1:], os.urandom(2 * MIB))
-    assert unserved() == []
+    assert unlike(c.collect(honest), honest) == []
     before = rss_bytes()
     failures = len(c.failures)
     yield
-    assert unserved() == []
+    assert unlike(c.collect(honest), honest) == []
     assert rss_bytes() - before < grows_bytes
     assert impatient or len(c.failures) == failures
 

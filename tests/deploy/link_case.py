@@ -192,7 +192,7 @@ def collect(
     requests: dict[str, Buffer],
     *,
     stage: str = "train",
-    seconds: float = 120.0,
+    seconds: float = 600.0,  # of a machine that is very busy
     watcher: Watcher | None = None,
 ) -> dict[str, bytes]:
     """Ask, and copy the replies."""
@@ -204,6 +204,12 @@ def collect(
 
     StageDispatcher(server, lambda _stage: seconds, watcher=watcher).ask(stage, requests, on_reply)
     return replies
+
+
+def unlike(replies: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
+    """Sites whose reply is another: pytest would print megabytes of frames instead."""
+    sites = sorted({*replies, *expected})
+    return [site for site in sites if replies.get(site) != expected.get(site)]
 
 
 def serving(

@@ -24,6 +24,7 @@ from tests.deploy.link_case import (
     consortium,
     echo,
     fetch,
+    unlike,
     wait_until,
 )
 from tests.deploy.relay_case import Relay
@@ -59,12 +60,12 @@ def test_an_ipv6_address_is_shown_as_people_write_it():
 
 
 def test_connections_that_are_asked_to_prove_themselves_anew_lose_nothing():
-    with consortium(limits=ServerLimits(connection_age_s=0.05)) as c:
+    with consortium(limits=ServerLimits(connection_age_s=0.3)) as c:  # a busy machine needs that to connect
         c.run_all()
-        end = time.monotonic() + 0.8
+        end = time.monotonic() + 1.8
         while time.monotonic() < end:
-            frame = os.urandom(2 * PART_BYTES)
-            assert c.collect(dict.fromkeys(SITES, frame)) == dict.fromkeys(SITES, frame)
+            sent = dict.fromkeys(SITES, os.urandom(2 * PART_BYTES))
+            assert unlike(c.collect(sent), sent) == []
 
 
 def test_a_connection_cut_during_transfers_costs_nothing_but_time():
@@ -78,7 +79,7 @@ def test_a_connection_cut_during_transfers_costs_nothing_but_time():
 
         c.run(SITES[0], handle, address=f"localhost:{relay.port}")
         frame = os.urandom(3 * PART_BYTES)
-        assert c.collect({SITES[0]: frame}) == {SITES[0]: frame}
+        assert unlike(c.collect({SITES[0]: frame}), {SITES[0]: frame}) == []
         assert relay.cut == 3
         assert len(worked) == 1
         assert c.failures
