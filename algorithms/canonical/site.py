@@ -42,9 +42,9 @@ class CanonicalSite(SiteProgram):
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """How many records it has, per view that it holds."""
-        kind = self._plan.stage(round_number, exchange).kind
-        factor = {"scale": 1.0, "moments": HALF}.get(kind)
-        if factor is None:
+        stage = self._plan.stage(round_number, exchange)
+        factor = {"scale": 1.0, "moments": HALF}.get(stage.kind)
+        if factor is None or self._plan.adds_zeros(stage, self._view):
             return {}
         names = {field.name for field in exchange.layout.fields}
         records = self._records if self._weights is None else float(self._weights.sum())

@@ -65,6 +65,7 @@ class FedSGD(WeightedMean):
     """FedSGD, bound to one study."""
 
     options: FedSGDOptions
+    tells_steps = False  # the server decays, once a round
     private_units: ClassVar[tuple[str, ...]] = ("site",)
     summed_units: ClassVar[tuple[str, ...]] = ("record", "group")
 

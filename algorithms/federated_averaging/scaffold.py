@@ -55,6 +55,11 @@ class Scaffold(FedAvg):
     shares_state = True
     options: ScaffoldOptions
 
+    @property
+    def tells_steps(self) -> bool:
+        """Always: the correction moves such weights in every step."""
+        return True
+
     def _controls(self, prefix: str) -> dict[str, torch.Tensor]:
         return {f"{prefix}/{name}": torch.zeros_like(self.initial[name]) for name in self.trained}
 

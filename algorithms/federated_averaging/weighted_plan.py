@@ -218,6 +218,11 @@ class WeightedPlan(Algorithm):
 
     # --- the plan ---
 
+    @property
+    def tells_steps(self) -> bool:
+        """Whether weights that no record moves change with the number of steps: by weight decay, for one."""
+        return float(getattr(self.options, "weight_decay", 0.0)) > 0
+
     def _check_sampling(self) -> None:
         """Refuse constant numbers in sums over changing cohorts: they are equations for every site's own."""
         if not self._sampled:
@@ -233,6 +238,12 @@ class WeightedPlan(Algorithm):
                 f"protection.sites_per_round: {self.setting.study.algorithm.name} sums what follows from "
                 "numbers of records, and sums over changing cohorts could be solved for them",
                 remedy="remove it, or use fedavg",
+            )
+        if self.tells_steps and self.setting.study.privacy is None:
+            raise ConfigError(
+                "protection.sites_per_round: numbers of local steps, hence of records, are in the updates of "
+                "weights that no record moves, and sums over changing cohorts could be solved for them",
+                remedy="remove it, add [privacy], or use fedavg with algorithm.weight_decay = 0",
             )
 
     def _check_best(self) -> None:

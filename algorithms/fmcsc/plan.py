@@ -297,7 +297,9 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         fields = self.updates(self.shapes, self.pretrained)
         if not self.site_level:
             fields += [Field(f"sites/{group}", (), 1.0, 64) for group in self.groups[1:]]
-        if self.sums_losses(drawn=self.sampled(1) not in (self.sites, self.participants)):
+        # Samples differ in size as well: one of everybody says nothing of the next.
+        samples = {self.sampled(number) for number in range(1, self.first_main_round)}
+        if self.sums_losses(drawn=len(samples) > 1):
             fields += [Field("sites", (), 1.0, 64), Field("loss", (), LOSS_BOUND, 64)]
         return FmcscStage("pretrain", self.exchange("pretrain", "sampled", fields))
 

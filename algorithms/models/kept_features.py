@@ -25,6 +25,7 @@ from secfed.storage.atomic import write_shared
 from secfed.storage.private_files import make_folder
 
 _MOST_BYTES: Final = 4 << 30  # in one process; more are read or computed again
+_MOST_ON_DISK: Final = 16 << 30  # of the folder, of all studies; augmented images would fill any disk
 _SUM_BYTES: Final = 4
 
 
@@ -34,6 +35,7 @@ class KeptFeatures:
     def __init__(self) -> None:
         self._found: dict[bytes, torch.Tensor] = {}
         self._bytes = 0
+        self._on_disk: dict[Path, int] = {}
 
     def of(
         self, encoder: str, width: int, record: torch.Tensor, compute: Callable[[], torch.Tensor]
@@ -53,10 +55,23 @@ class KeptFeatures:
             known = _read(path, width)
             if known is None:
                 known = compute().to("cpu", torch.float16)
-                _write(path, known)
+                if path is not None:
+                    self._write(path, known)
             if self._bytes + known.nbytes <= _MOST_BYTES:
                 self._found[key], self._bytes = known, self._bytes + known.nbytes
         return known
+
+    def _write(self, path: Path, features: torch.Tensor) -> None:
+        """Keep them on the disk; a full one, or no right to write, only means computing again."""
+        folder, content = path.parent, features.contiguous().numpy().tobytes()
+        with suppress(ConfigError, OSError):
+            make_folder(folder.parent)
+            make_folder(folder)
+            if folder not in self._on_disk:
+                self._on_disk[folder] = sum(found.stat().st_size for found in os.scandir(folder))
+            if self._on_disk[folder] + len(content) <= _MOST_ON_DISK:
+                write_shared(path, content, _sum(content), synced=False)
+                self._on_disk[folder] += len(content) + _SUM_BYTES
 
 
 def _path(key: bytes) -> Path | None:
@@ -76,17 +91,6 @@ def _read(path: Path | None, width: int) -> torch.Tensor | None:
     if not found or len(found) % (2 * width) or content[-_SUM_BYTES:] != _sum(found):
         return None
     return torch.frombuffer(found, dtype=torch.float16).view(-1, width)
-
-
-def _write(path: Path | None, features: torch.Tensor) -> None:
-    if path is None:
-        return
-    # A full disk, or no right to write, only means that the next process computes again.
-    with suppress(ConfigError):
-        make_folder(path.parent.parent)
-        make_folder(path.parent)
-        content = features.contiguous().numpy().tobytes()
-        write_shared(path, content, _sum(content), synced=False)
 
 
 def _sum(content: bytes | bytearray) -> bytes:

@@ -133,7 +133,7 @@ class VlpAlgorithm(Staged[Stage]):
         ]
         if measures is not None and self.rule is not None:
             fields += self.rule.fields()
-        if reports_loss and self.setting.study.privacy is None:
+        if reports_loss and self._may_report_loss:
             fields.append(Field(LOSS, (), LOSS_BOUND, 64))
         return Stage(
             name,
@@ -144,6 +144,16 @@ class VlpAlgorithm(Staged[Stage]):
             weighted=weighted,
             measures=measures if self.rule is not None else None,
         )
+
+    @property
+    def _may_report_loss(self) -> bool:
+        """Whether a training loss may be summed: beside robust weights it is one more equation in them."""
+        protection, rule = self.setting.study.protection, self.rule
+        if self.setting.study.privacy is not None:
+            return False
+        if rule is None or not protection.traits.hides_sites:
+            return True
+        return min_survivors(protection, len(self.setting.sites)) > rule.minimum
 
     def weights_stage(self, name: str = "weights") -> Stage:
         """A stage that sums nothing but what the robust weights are made from."""

@@ -102,6 +102,11 @@ class FedRgbOptions(RobustOptions):
                     raise ConfigError(message, remedy="remove it, or set algorithm.guidance above 0")
         return self
 
+    @property
+    def keeps_state(self) -> bool:
+        """With robust weights, which only a teacher that is trained has."""
+        return self.teacher == "robust" and super().keeps_state
+
     def rule(self, setting: Setting, *, cap_factor: float = _CAP_FACTOR) -> DroRule | None:
         """How robust weights come about; None where all weights stay equal.
 

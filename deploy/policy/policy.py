@@ -334,7 +334,10 @@ def shows_state(study: Study) -> bool:
     """Whether an aggregator could single out what a hospital keeps: it reads sums, and they have no noise."""
     asked = study.protection
     reads = asked.traits.aggregator_reads_sums and asked.name != "plain"  # which shows it everything anyhow
-    return study.algorithm.keeps_state and reads and study.privacy is None
+    privacy = study.privacy
+    # With a hospital as the unit nothing that it keeps has noise, and neither have such metrics.
+    noisy = privacy is not None and (privacy.unit != "site" or privacy.metrics != "unprotected")
+    return study.algorithm.keeps_state and reads and not noisy
 
 
 def _check_privacy(policy: Policy, study: Study) -> list[Violation]:

@@ -80,7 +80,7 @@ def records(chosen: Study) -> Mapping[str, SiteData]:
     return {site: algorithm.site_data(site) for site in algorithm.setting.sites}
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedsgd", "scaffold"])
+@pytest.mark.parametrize("name", ["fedavg", "fedsgd", "ditto"])
 def test_nothing_that_stays_the_same_can_be_solved_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = what_an_aggregator_solves(study(algorithm__name=name), monkeypatch)
     assert found.keys() == {"weight[0]"}  # which is in the study's file
@@ -109,6 +109,45 @@ class TestWhatTheRulesPrevent:
         stepped = study(algorithm__name="fednova", algorithm__batch_size=1)
         assert what_an_aggregator_solves(stepped, monkeypatch)["steps[0]"] == pytest.approx(own)
 
+    def test_numbers_of_steps_from_a_weight_that_no_record_moves(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A pixel that is blank everywhere: its weight decays by one factor in every step."""
+        monkeypatch.setattr(WeightedPlan, "_check_sampling", lambda _: None)
+        decay, rate = 1e-2, 0.05
+        chosen = study(
+            data={"name": "digits", "sites": SITES, "partition": "dirichlet", "alpha": 1.0},
+            model={"name": "mlp", "hidden": [4]},
+            algorithm__weight_decay=decay,
+            algorithm__batch_size=8,
+        )
+        blank = (
+            torch.stack([data.train_x.flatten(1).amax(0) for data in records(chosen).values()]).amax(0) == 0
+        )
+        sums: list[Totals] = []
+        original, models = WeightedMeanServer.absorb, []
+
+        def absorb(self: WeightedMeanServer, number: int, exchange: Exchange, totals: Totals) -> None:
+            if exchange.name == UPDATE:
+                models.append(self.model())
+                sums.append(totals)
+            original(self, number, exchange, totals)
+
+        monkeypatch.setattr(WeightedMeanServer, "absorb", absorb)
+        Rounds(chosen).run()
+        name = next(one for one, value in models[0].items() if value.ndim == 2)
+        column = int(blank.nonzero()[0])
+        sites = build(chosen).setting.sites
+        rows, values = [], []
+        for totals, model in zip(sums, models, strict=True):
+            change = totals[f"update/{name}"][0, column] / model[name][0, column]
+            rows.append([float(site in totals.survivors) for site in sites])
+            values.append(float(change))
+        factors = 1.0 + np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
+        steps = np.log(factors) / np.log(1.0 - rate * decay)
+        true = [-(-len(data.train_y) // 8) for data in records(chosen).values()]
+        assert steps == pytest.approx(true, abs=0.3)
+
 
 class Counting(FedAvg):
     """An own algorithm that says how many positive records it trained on."""
@@ -126,6 +165,9 @@ class Counting(FedAvg):
         ({"algorithm__weighting": "records"}, 'algorithm.weighting = "records"'),
         ({"algorithm__name": "fednova"}, "fednova sums what follows from numbers of records"),
         ({"algorithm__name": f"{__name__}:Counting"}, "numbers of records"),
+        ({"algorithm__name": "scaffold"}, "numbers of local steps"),
+        ({"algorithm__weight_decay": 1e-3}, "numbers of local steps"),
+        ({"algorithm__name": "fedprox", "algorithm__weight_decay": 1e-3}, "numbers of local steps"),
     ],
 )
 def test_constant_numbers_in_sums_of_changing_cohorts_are_refused(

@@ -50,6 +50,24 @@ def test_losses_are_summed_over_the_same_sites_in_every_round(name: str) -> None
     assert first in losses(DRAWN[name](protection__name="plain", **{share: 0.5}))[True]
 
 
+@pytest.mark.parametrize("share", [0.75, 0.8, 0.85, 0.9])
+def test_samples_that_happen_to_be_everybody_are_drawn_all_the_same(share: float) -> None:
+    """Which kinds are drawn changes how many are: by chance the first sample may have all hospitals."""
+    views = [-1] * 3 + [0] * 4 + [1] * 3
+    for seed in range(12):
+        found = losses(
+            fmcsc_case.study(
+                data__views=views,
+                study__seed=seed,
+                protection__name="masked",
+                algorithm__pretrain_rounds=12,
+                algorithm__pretrain_share=share,
+                study__rounds=14,
+            )
+        )
+        assert not found[True]
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_study_without_sums_of_losses_runs(name: str) -> None:
     made = DRAWN[name](protection__name="masked", **{f"algorithm__{SHARE[name]}": 0.5})

@@ -116,6 +116,19 @@ def test_a_folder_that_is_a_file_costs_time_only(encoder: Encoder, folder: Path)
     assert encoder.asked == 1
 
 
+def test_the_folder_has_a_limit_whoever_filled_it(
+    encoder: Encoder, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_features, "_MOST_ON_DISK", 50)
+    for number in range(4):
+        encoder.of(KeptFeatures(), record=RECORD + number)
+    assert len(list(folder.iterdir())) == 2
+    kept = KeptFeatures()
+    for number in range(4, 8):
+        encoder.of(kept, record=RECORD + number)
+    assert len(list(folder.iterdir())) == 2
+
+
 def test_memory_has_a_limit_and_the_disk_goes_on(
     encoder: Encoder, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

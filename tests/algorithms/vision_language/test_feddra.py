@@ -67,6 +67,16 @@ class TestPlan:
         found = {exchange.name: bool(names_of(exchange, "dro/")) for exchange in algorithm.exchanges(1)}
         assert found == {"align": carrier == "align", "joint": carrier == "joint"}
 
+    @pytest.mark.parametrize(("threshold", "told"), [(4, False), (5, True)])
+    def test_a_training_loss_is_one_more_equation_in_the_losses(self, threshold, told):
+        """chi2 sums two numbers, one hospital colludes: four leave three unknown."""
+        made = build(study(protection={"name": "masked", "threshold": threshold, "colluders": 1}))
+        assert made.rule.minimum == 4
+        assert any(names_of(exchange, "loss") for exchange in made.exchanges(1)) == told
+        assert any(names_of(exchange, "loss") for exchange in build(study()).exchanges(1))  # plain
+        free = study(protection={"name": "masked", "threshold": 4}, algorithm__rho=0.0)
+        assert any(names_of(exchange, "loss") for exchange in build(free).exchanges(1))
+
     def test_defaults_are_the_papers(self):
         options = FedDraOptions(name="feddra")
         assert (options.learning_rate, options.batch_size, options.weight_decay) == (2e-5, 288, 0.05)

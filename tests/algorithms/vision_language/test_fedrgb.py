@@ -279,6 +279,22 @@ def test_only_the_second_stage_is_scaled_by_the_weight():
     assert sum(scales) == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize(
+    ("changes", "keeps"), [({}, True), ({"rho": 0.0}, False), ({"teacher": "averaged"}, False)]
+)
+def test_only_robust_weights_are_kept_from_round_to_round(changes, keeps):
+    made = rounds(
+        **changes,
+        **(
+            dict.fromkeys(("teacher_steps", "loss_batches", "loss_batch_size"))
+            if "teacher" in changes
+            else {}
+        ),
+    )
+    assert made.algorithm.options.keeps_state == keeps
+    assert (made.algorithm.rule is not None) == keeps
+
+
 # stage 2
 
 

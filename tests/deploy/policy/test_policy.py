@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secfed.crypto.attempt import SiteLimits
-from secfed.deploy.policy.policy import Policy
+from secfed.deploy.policy.policy import Policy, shows_state
 from secfed.deploy.policy.sections import ProtectionRules
 from secfed.dp.accounting.unit import Unit
 from secfed.dp.settings import PrivacySection
@@ -317,6 +317,18 @@ class TestKeptState:
     def test_with_privacy_and_where_nothing_is_kept_it_is_permitted(self, tmp_path: Path) -> None:
         assert "kept_state" not in self.found(tmp_path, privacy=True, fedavg='"scaffold", optimizer = "sgd"')
         assert self.found(tmp_path) == []
+
+    @pytest.mark.parametrize(
+        ("unit", "metrics", "refused"),
+        [("site", "unprotected", True), ("site", "withheld", False), ("record", "unprotected", False)],
+    )
+    def test_metrics_without_noise_of_what_has_none_are_no_privacy(
+        self, unit: str, metrics: str, refused: bool
+    ) -> None:
+        text = STUDY.replace('"fedavg"', '"ditto"').replace(
+            'unit = "record"', f'unit = "{unit}", metrics = "{metrics}"'
+        )
+        assert shows_state(Study.parse(text, own_code=())) == refused
 
     def test_the_reason_says_what_helps(self, tmp_path: Path) -> None:
         rules = policy(tmp_path, self.RULES.replace("{rule}", "refuse"))
