@@ -318,6 +318,7 @@ def pretrained_encoders(folder: Path, *, toy: bool) -> None:
     files = _weight_files(folder)
     if all(path.exists() for path in files.values()):
         return
+    folder.mkdir(parents=True, exist_ok=True)
     text = study_text("chest-synthetic", "centralised", 1000, folder, toy=toy)
     before, after = text.split("[data]\n", 1)
     pairs = 80 if toy else 800
