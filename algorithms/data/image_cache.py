@@ -30,7 +30,7 @@ from secfed.storage.private_files import make_folder
 FOLDER: Final = "SECFED_IMAGE_CACHE"
 
 _FORMAT: Final = 1  # raised whenever the same files would give other pixels
-_SUM_BYTES: Final = 4
+CHECKSUM_BYTES: Final = 4
 
 
 def loaded_images(
@@ -87,7 +87,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.memmap[tuple[int, ...], np.d
                 return None
             pixels = np.memmap(stream, np.uint8, "r", len(head), shape)
             stream.seek(len(head) + pixels.nbytes)
-            whole = stream.read(_SUM_BYTES + 1) == _sum(pixels.data)
+            whole = stream.read(CHECKSUM_BYTES + 1) == checksum(pixels.data)
     except (OSError, ValueError):  # ValueError: too short for its shape
         return None
     return pixels if whole else None
@@ -97,7 +97,7 @@ def _write(path: Path, pixels: Pixels) -> None:
     # A full disk, or no right to write, only means that the next process decodes again.
     with suppress(ConfigError):
         make_folder(path.parent)
-        write_shared(path, _head(pixels.shape), pixels.data, _sum(pixels.data))
+        write_shared(path, _head(pixels.shape), pixels.data, checksum(pixels.data))
 
 
 def _head(shape: tuple[int, ...]) -> bytes:
@@ -107,5 +107,6 @@ def _head(shape: tuple[int, ...]) -> bytes:
     return stream.getvalue()
 
 
-def _sum(pixels: memoryview) -> bytes:
-    return zlib.crc32(pixels).to_bytes(_SUM_BYTES, "big")
+def checksum(content: bytes | bytearray | memoryview) -> bytes:
+    """Tells a file that is whole from one that is cut or damaged; nobody who means harm is kept out."""
+    return zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "big")

@@ -57,7 +57,7 @@ class Scaffold(FedAvg):
 
     @property
     def tells_steps(self) -> bool:
-        """Always: the correction moves such weights in every step."""
+        """Always: the correction moves weights that no record moves, too, in every step."""
         return True
 
     def _controls(self, prefix: str) -> dict[str, torch.Tensor]:

@@ -3,15 +3,14 @@
 Where the environment variable ``SECFED_IMAGE_CACHE`` names a folder, each record has one file there: float16
 with a checksum behind it, so that the next process need not compute it.
 
-Security: features are single-site values, and tell much of a record. Such a file is for this account alone;
-its name is a digest of encoder and record.
+Security: features are single-site values, and tell much of a record. Such a file is for this account alone.
+Its name is a digest of encoder and record, so whoever reads names can look for a record that they have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,14 +18,13 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.data.image_cache import FOLDER
+from secfed.algorithms.data.image_cache import CHECKSUM_BYTES, FOLDER, checksum
 from secfed.errors import ConfigError
 from secfed.storage.atomic import write_shared
 from secfed.storage.private_files import make_folder
 
 _MOST_BYTES: Final = 4 << 30  # in one process; more are read or computed again
-_MOST_ON_DISK: Final = 16 << 30  # of the folder, of all studies; augmented images would fill any disk
-_SUM_BYTES: Final = 4
+_MOST_ON_DISK: Final = 16 << 30  # of the whole folder; images changed at random would fill any disk
 
 
 class KeptFeatures:
@@ -70,8 +68,8 @@ class KeptFeatures:
             if folder not in self._on_disk:
                 self._on_disk[folder] = sum(found.stat().st_size for found in os.scandir(folder))
             if self._on_disk[folder] + len(content) <= _MOST_ON_DISK:
-                write_shared(path, content, _sum(content), synced=False)
-                self._on_disk[folder] += len(content) + _SUM_BYTES
+                write_shared(path, content, checksum(content), synced=False)
+                self._on_disk[folder] += len(content) + CHECKSUM_BYTES
 
 
 def _path(key: bytes) -> Path | None:
@@ -87,11 +85,7 @@ def _read(path: Path | None, width: int) -> torch.Tensor | None:
         content = bytearray(path.read_bytes())
     except OSError:
         return None
-    found = content[:-_SUM_BYTES]
-    if not found or len(found) % (2 * width) or content[-_SUM_BYTES:] != _sum(found):
+    found = content[:-CHECKSUM_BYTES]
+    if not found or len(found) % (2 * width) or content[-CHECKSUM_BYTES:] != checksum(found):
         return None
     return torch.frombuffer(found, dtype=torch.float16).view(-1, width)
-
-
-def _sum(content: bytes | bytearray) -> bytes:
-    return zlib.crc32(content).to_bytes(_SUM_BYTES, "big")

@@ -147,7 +147,7 @@ class VlpAlgorithm(Staged[Stage]):
 
     @property
     def _may_report_loss(self) -> bool:
-        """Whether a training loss may be summed: beside robust weights it is one more equation in them."""
+        """Whether a training loss may be summed: beside robust weights it is one more equation in losses."""
         protection, rule = self.setting.study.protection, self.rule
         if self.setting.study.privacy is not None:
             return False

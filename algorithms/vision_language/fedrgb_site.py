@@ -104,7 +104,7 @@ class FedRgbOptions(RobustOptions):
 
     @property
     def keeps_state(self) -> bool:
-        """With robust weights, which only a teacher that is trained has."""
+        """With robust weights; an averaged teacher has none."""
         return self.teacher == "robust" and super().keeps_state
 
     def rule(self, setting: Setting, *, cap_factor: float = _CAP_FACTOR) -> DroRule | None:

@@ -67,7 +67,7 @@ class _Top(Strict):
 class Violation:
     """One reason for a refusal; fit to be told to the study centre."""
 
-    key: str  # dotted key of the study, or ``hours``
+    key: str  # dotted key of the study, ``kept_state`` or ``hours``
     asked: str
     permitted: str
     temporary: bool = False  # whether waiting helps
@@ -302,7 +302,7 @@ def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[V
         found.append(Violation("protection.reveal", repr(readers), _listed(rules.reveal)))
     if shows_state(study) and rules.kept_state == "refuse":
         has = f"{study.algorithm.name!r}, which keeps something of each hospital from round to round"
-        permitted = "that only where the aggregator reads no sums, or with [privacy]"
+        permitted = "such an algorithm only where the aggregator reads no sums, or reads them with noise"
         found.append(Violation("kept_state", has, permitted))
     if "keystream" in asked.traits.own_options and asked.keystream not in rules.keystreams:
         found.append(Violation("protection.keystream", repr(asked.keystream), _listed(rules.keystreams)))

@@ -58,7 +58,7 @@ class Options(Strict):
         """Whether a site of this algorithm keeps something of its own from round to round.
 
         Security: an aggregator that reads sums can single it out (SECURITY.md, "State that hospitals keep
-        between rounds"). Of code of one's own this cannot tell.
+        between rounds"). For code of your own it is False, whatever that code keeps.
         """
         return False
 

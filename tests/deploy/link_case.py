@@ -207,7 +207,7 @@ def collect(
 
 
 def unlike(replies: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
-    """Sites whose reply is another: pytest would print megabytes of frames instead."""
+    """Sites whose reply is wrong or missing; of the frames themselves pytest would print megabytes."""
     sites = sorted({*replies, *expected})
     return [site for site in sites if replies.get(site) != expected.get(site)]
 

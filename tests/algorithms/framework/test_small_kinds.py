@@ -73,6 +73,20 @@ def test_who_is_left_out_of_clusters_is_left_out_of_moments() -> None:
     assert not any("hospital-9" in part for part in parts)
 
 
+def test_a_small_kind_counts_for_nothing_where_its_work_died() -> None:
+    """Under noise it is asked, to hide others; what stands for failed work must be zeros as well."""
+    privacy = {"unit": "record", "epsilon": 8.0, "delta": 1e-4}
+    held, starts = (
+        [-1] * 4 + [0] * 4 + [1],
+        {"algorithm__starts": "cubes", "algorithm__restarts": 1, "algorithm__maps": "l2"},
+    )
+    made = build(views("canonical", data__views=held, privacy=privacy, **starts))
+    asked = [one for one in made.exchanges(1) if "hospital-9" in made.members(1, one, made.setting.sites)]
+    assert "moments" in {one.name for one in asked}
+    assert not any(made.site("hospital-9").settled(1, one) for one in asked)
+    assert any(made.site("hospital-8").settled(1, one) for one in asked)
+
+
 @pytest.mark.parametrize("share", [0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 @pytest.mark.parametrize("held", [(5, 7, 7), (6, 4, 4), (9, 3, 5), (6, 12, 0), (8, 2, 6)])
 def test_a_table_has_everybody_whose_records_are_clustered(share: float, held: tuple[int, ...]) -> None:

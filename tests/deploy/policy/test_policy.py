@@ -335,7 +335,9 @@ class TestKeptState:
         text = STUDY.replace("privacy = {", "# privacy = {").replace(
             '"fedavg"', '"scaffold", optimizer = "sgd"'
         )
-        with pytest.raises(PolicyRefused, match=r"'scaffold', which keeps .*: that only where") as caught:
+        with pytest.raises(
+            PolicyRefused, match=r"'scaffold', which keeps .*: such an algorithm only where"
+        ) as caught:
             rules.enforce(Study.parse(text, own_code=()), NIGHT)
         assert caught.value.keys == ("kept_state",)
 
