@@ -115,7 +115,7 @@ def _secrets() -> Secrets:
 
 
 def main() -> None:
-    """Print the table of docs/protocol.md, section 13."""
+    """Print the table of docs/protocol.md, section 14."""
     print(
         "| n | graph | neighbours | handshake, CPU s | masks, CPU s per million parameters | kB both ways |"
     )

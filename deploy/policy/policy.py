@@ -182,7 +182,7 @@ class Policy:
 
     def budgets(self, dataset: str) -> tuple[Budget, ...]:
         """Budgets of one data set, for its ledger."""
-        from secfed.dp.accounting.budget import Budget  # needs the extra "dp"
+        from secfed.dp.accounting.budget import Budget  # not for every command: it is slow to import
 
         for item in self.data:
             if item.name == dataset:

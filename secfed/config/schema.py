@@ -153,6 +153,8 @@ def _explained(model: type[Strict], table: Mapping[str, Any], where: str, item: 
         place = f"to [{where}]" if where else "above all tables"
         return ConfigError(f"{key}: is missing", remedy=f"add it {place}: {about}")
     what = item["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    if item["type"] == "string_pattern_mismatch":  # the remedy says it in words
+        what = "should have another form"
     given = item["input"]
     shown = f", not {_shown(given)}" if isinstance(given, str | int | float | bool) else ""
     return ConfigError(f"{key}: {what}{shown}", remedy=f"set {key} to {about}")

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from secfed.config.schema import Options
+from collections.abc import Mapping
+from typing import Final
+
+from secfed.config.schema import Options, Strict
+from secfed.config.sections import ProtectionSection, StudySection
+from secfed.dp.settings import PrivacySection
 from secfed.study.registry import KINDS
+
+SECTIONS: Final[Mapping[str, type[Strict]]] = {
+    "study": StudySection, "protection": ProtectionSection, "privacy": PrivacySection,
+}  # fmt: skip
+
+
+def tables_of(kind: str) -> dict[str, type[Strict]]:
+    """What has a table: built-ins of a kind in ``KINDS`` by name, or of "section" the others of a study file."""
+    if kind == "section":
+        return dict(SECTIONS)
+    return {name: entry.options for name, entry in KINDS[kind][0].items()}
 
 
 def markdown_tables(kind: str) -> str:
-    """For a page of the docs: a heading and a table of options for every built-in of a kind in ``KINDS``."""
+    """For a page of the docs: a heading and a table of options for each of :func:`tables_of`."""
     parts = []
-    for name, entry in KINDS[kind][0].items():
+    for name, options in tables_of(kind).items():
         rows = []
-        for key, default, meaning in option_rows(entry.options):
+        for key, default, meaning in option_rows(options):
             escaped = meaning.replace("|", "\\|")
             rows.append(f"| `{key}` | `{default}` | {escaped} |")
         lines = ["| key | default | meaning |", "| --- | --- | --- |", *rows] if rows else ["No options."]
@@ -19,11 +35,11 @@ def markdown_tables(kind: str) -> str:
     return "\n".join(parts)
 
 
-def option_rows(options: type[Options]) -> list[tuple[str, str, str]]:
-    """(key, default as TOML, meaning) of every key but ``name``; required keys first."""
+def option_rows(options: type[Strict]) -> list[tuple[str, str, str]]:
+    """(key, default as TOML, meaning) of every key, required ones first; a built-in's ``name`` is known."""
     rows = []
     for key, field in options.model_fields.items():
-        if key != "name":
+        if key != "name" or not issubclass(options, Options):
             value = field.get_default(call_default_factory=True)
             default = "required" if field.is_required() else _toml(value)
             rows.append((key, default, field.description or ""))

@@ -142,7 +142,8 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
         hint = suggestion(name, entries, "use one of: ")
         stop = "" if hint.endswith("?") else "."
         raise ConfigError(
-            f"{kind}.name: there is no {name!r}", remedy=f"{hint}{stop} Your own is package.module:factory"
+            f"{kind}.name: there is no {name!r}",
+            remedy=f"{hint}{stop} Name code of your own as package.module:factory",
         )
     return checked(entries[name].options, section, kind)
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from secfed.config.schema import Strict
 from secfed.deploy.enrolment.site_settings import load_settings
 from secfed.deploy.policy.policy import Policy
+from secfed.deploy.policy.sections import BudgetRules, Compute, PrivacyRules, ProtectionRules
 from secfed.errors import ConfigError
 from secfed.study.study import Study
 from tests.deploy.policy_case import POLICY, STUDY, keys, policy
@@ -27,6 +29,13 @@ class TestFile:
         assert found.approve == "manual"
         assert {"study.name", "algorithm.name", "model.name", "data.name"} <= set(keys(found, study))
         assert found.limits().require_privacy
+
+    @pytest.mark.parametrize(
+        "model", [ProtectionRules, PrivacyRules, BudgetRules, Compute], ids=lambda one: one.__name__
+    )
+    def test_every_key_of_a_rule_is_in_the_template(self, model: type[Strict]) -> None:
+        keys = {line.removeprefix("# ").split(" = ")[0] for line in TEMPLATE.splitlines()}
+        assert set(model.model_fields) <= keys
 
     def test_the_examples_in_the_template_are_valid_too(self, tmp_path: Path) -> None:
         lines = []
