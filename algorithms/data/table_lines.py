@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from secfed.algorithms.data.image_files import open_source
 from secfed.algorithms.framework.unfit import unfit
-from secfed.config.schema import suggestion
+from secfed.config.schema import column_remedy
 from secfed.errors import DataError
 
 MAX_TABLE_BYTES: Final = 1 << 30
@@ -56,7 +56,7 @@ class Line:
         for part in column.split("."):
             if not isinstance(node, dict) or part not in node:
                 message = f"{self.where}: there is no column {column!r}"
-                missing = DataError(message, remedy=suggestion(column, self.row))
+                missing = DataError(message, remedy=column_remedy(column, self.row))
                 if self.alike:
                     raise missing
                 unfit(missing)

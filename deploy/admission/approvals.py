@@ -126,6 +126,11 @@ class Approvals:
         entry = self._read().studies.get(digest.hex())
         return None if entry is None else entry.state
 
+    def persons(self, digest: bytes) -> int:
+        """How many persons approved a study."""
+        entry = self._read().studies.get(digest.hex())
+        return 0 if entry is None else entry.persons
+
     def hold(
         self,
         name: str,

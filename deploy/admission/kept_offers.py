@@ -84,7 +84,7 @@ def keep(state: Path, terms: Terms) -> None:
     path = _path(state, offer.digest)
     with unwritable_errors(path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    private_files.replace(path, data)
+    private_files.keep(path, data)
 
 
 def forget(state: Path, digest: str) -> None:

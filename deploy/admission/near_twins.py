@@ -189,7 +189,7 @@ def note(state: Path, digest: str, twins: Sequence[NearTwin]) -> None:
     path = _note_of(state, digest)
     if twins:
         _make_folder_of(path)
-        private_files.replace(path, private_files.to_json({twin.study: twin.text for twin in twins}))
+        private_files.keep(path, private_files.to_json({twin.study: twin.text for twin in twins}))
     else:
         path.unlink(missing_ok=True)
 

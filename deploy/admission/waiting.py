@@ -25,7 +25,7 @@ def note(state: Path, terms: Terms, data: DataSet) -> None:
     path = _path(state, terms.study.digest().hex())
     with unwritable_errors(path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    private_files.replace(path, private_files.to_json({"data_set": data.name, "exchanges": exchanges}))
+    private_files.keep(path, private_files.to_json({"data_set": data.name, "exchanges": exchanges}))
 
 
 def forget(state: Path, digest: str) -> None:

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.dp.ledger.ledger import SPENT, verify
+from secfed.dp.ledger.ledger import LEDGER, SPENT
+from secfed.records.chain_file import verify_whole_lines
 from secfed.runs.run_folder import ledger_file
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ def ledger_standings(site: SiteFolder) -> list[dict[str, Any]]:
         path = ledger_file(site.state, data.name)
         if not path.is_file():
             continue
-        with path.open("rb") as lines:
-            entries = verify(lines, site.request().identity_key, owner=site.name)
+        entries = verify_whole_lines(path, site.request().identity_key, LEDGER, owner=site.name)
         payments = [entry for entry in entries if entry.kind == SPENT]
         newest = payments[-1].body if payments else {}
         found.append(

@@ -224,6 +224,8 @@ class TrainingProcess(SiteProgram):
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
+        if self.log_path.is_file():  # what a death is explained by outlives the restart
+            os.replace(self.log_path, self.log_path.with_name(f"{self.log_path.name}.1"))
         log_mode = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with ours, theirs, os.fdopen(os.open(self.log_path, log_mode, 0o600), "wb") as output:
             environment = {

@@ -52,6 +52,7 @@ class MeasuredTransport(Watcher):
     slow_s: float = 30.0  # the operator is told whom a step waits for when nothing has come for so long
     after_step: Callable[[], None] = lambda: None
     gives_way: Callable[[float], bool] = lambda _waited_s: False  # asked while an exchange waits to begin
+    begins: bool = True  # whether what is asked next opens a stage, and may have to wait for the quorum
 
     def __post_init__(self) -> None:
         self._link = StageDispatcher(self.server, self._deadline_of, silent_s=self.silent_s, watcher=self)
@@ -88,7 +89,7 @@ class MeasuredTransport(Watcher):
 
         with self.stopper.waiting():
             start = time.perf_counter()
-            if stage in BEGINNINGS:
+            if self.begins and stage in BEGINNINGS:
                 self._wait_for_quorum(requests)
                 there = time.perf_counter()
                 self._seconds[WAIT] += there - start
@@ -171,9 +172,9 @@ class MeasuredTransport(Watcher):
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
         """Record a refusal, and tell the operator."""
         self._gone.setdefault(site, stage)
+        kind, reason = recognised(kind, reason)
         self.refusals[site] = Refusal(stage, kind, reason)
         self._open.discard(site)
-        _, reason = recognised(kind, reason)
         told: dict[str, Any] = {"round": self.round, "site": site, "stage": stage, "reason": reason}
         with self.stopper.working():
             self.log.append(REFUSED, told)

@@ -165,7 +165,9 @@ class StudyQueue:
             except (Stopped, LinkError):
                 raise
             except SecfedError as error:
-                failures[one.file] = error
+                # Without frames: they hold the run, its model and its open files.
+                error.__context__ = None
+                failures[one.file] = error.with_traceback(None)
                 if not self.is_single:
                     self._tell("failed", study=names[one.file], reason=str(error))
         if failures:

@@ -88,24 +88,34 @@ class CentralRun:
         except BaseException:
             self._transcript.close()
             raise
-        try:
-            reports = _REPORTS.validate_python(self._kept.notes.get("rounds", []), extra="forbid")
-        except ValidationError:
-            raise TranscriptError(
-                f"{out}: the checkpoint's reports of rounds cannot be read",
-                remedy="resume with the version of secfed that wrote it, or begin anew in another folder",
-            ) from None
-        self._reports = {report.round: report for report in reports}
         self._asked: dict[SiteId, None] = {}  # of this round, in order
         self._cohort: tuple[SiteId, ...] = ()  # of the last exchange that was begun
+        self._stage = ""  # of the last question in this round
         self.final_frame = (
             b""  # in the end, what brings the model to a site; empty if the aggregator has none
         )
         self._waited_for: set[SiteId] = set()  # for which one round was lost already
-        self._coordinator = self._assemble()
+        try:
+            self._reports = {report.round: report for report in self._read_reports()}
+            self._coordinator = self._assemble()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_reports(self) -> list[RoundReport]:
+        try:
+            return _REPORTS.validate_python(self._kept.notes.get("rounds", []), extra="forbid")
+        except ValidationError:
+            raise TranscriptError(
+                f"{self._out}: the checkpoint's reports of rounds cannot be read",
+                remedy="resume with the version of secfed that wrote it, or begin anew in another folder",
+            ) from None
 
     def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
-        if stage in BEGINNINGS:
+        # Within a stage single sites are asked again, for keys and to catch up: nobody else is waited for.
+        self._carrier.begins = stage != self._stage
+        self._stage = stage
+        if self._carrier.begins and stage in BEGINNINGS:
             self._cohort = tuple(requests)
         if stage == "train":
             self._asked.update(dict.fromkeys(requests))  # here, because a repeated step is not carried
@@ -144,6 +154,7 @@ class CentralRun:
             report = self._carrier.report(outcome, time.perf_counter() - clock)
             self._add(replace(report, asked=tuple(self._asked)), self._metrics())
             self._asked.clear()
+            self._stage = ""
             self._carrier.start_round(outcome.round + 1)
             clock = time.perf_counter()
 

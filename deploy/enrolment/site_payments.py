@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from secfed.audit.unsummed_payments import paid_without_sum, shown
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.dp.ledger.ledger import LEDGER, SPENT
-from secfed.records.chain_file import verify_file
+from secfed.records.chain_file import verify_whole_lines
 from secfed.records.hash_chain import Entry
 from secfed.records.transcript import TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE, study_folder
@@ -21,13 +21,13 @@ def wasted(site: SiteFolder, only: str = "") -> Iterator[tuple[str, str]]:
     """
     public = site.request().identity_key
     for path in sorted(site.state.glob("ledger-*.jsonl")):
-        entries = verify_file(path, public, LEDGER, owner=site.name)
+        entries = verify_whole_lines(path, public, LEDGER, owner=site.name)
         newest = {str(entry.body.get("study")): entry.body for entry in entries if entry.kind == SPENT}
         for study in [only] if only else newest:
             transcript = study_folder(site.state, study) / TRANSCRIPT_FILE
             recorded: tuple[Entry, ...] = ()
             if transcript.is_file():
-                recorded = verify_file(transcript, public, TRANSCRIPT, owner=site.name)
+                recorded = verify_whole_lines(transcript, public, TRANSCRIPT, owner=site.name)
             places = list(paid_without_sum(entries, recorded, study))
             if not only:
                 running = (newest[study].get("round"), newest[study].get("exchange"))

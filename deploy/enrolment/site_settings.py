@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from secfed.config.schema import Strict
 from secfed.config.toml_file import read_sections
@@ -24,17 +24,26 @@ class SiteSection(Strict):
     name: str = Field(pattern=SITE_PATTERN, description="the site's name, as in its request")
 
 
+def _with_a_port(text: str) -> str:
+    """Of ``host:port`` or a URL; a larger number would be dialled as another one."""
+    if not 1 <= int(text.rstrip("/").rpartition(":")[2]) <= 65535:
+        raise ValueError("should end in a port from 1 to 65535")
+    return text
+
+
 class AggregatorSection(Strict):
     """``[aggregator]``."""
 
-    address: str | None = Field(
-        default=None,
-        pattern=r"^[^\s/@]+:[0-9]{1,5}$",
-        description='"host:port" to dial instead of the address in the reply',
+    address: Annotated[str, Field(pattern=r"^[^\s/@]+:[0-9]{1,5}$"), AfterValidator(_with_a_port)] | None = (
+        Field(
+            default=None,
+            description='"host:port" to dial instead of the address in the reply',
+        )
     )
-    proxy: str | None = Field(
+    proxy: (
+        Annotated[str, Field(pattern=r"^http://[^\s/@]+:[0-9]{1,5}/?$"), AfterValidator(_with_a_port)] | None
+    ) = Field(
         default=None,
-        pattern=r"^http://[^\s/@]+:[0-9]{1,5}/?$",
         description='"http://host:port"; leave it out to use https_proxy and no_proxy',
     )
 

@@ -44,11 +44,6 @@ class Absence(StrEnum):
                 return state
         return cls.REFUSED
 
-    @property
-    def is_temporary(self) -> bool:
-        """Whether it ends without a decision about the study."""
-        return self in (Absence.PAUSED, Absence.WAITING)
-
 
 _TEXTS: Final = {
     HELD_TEXT: Absence.HELD,

@@ -35,7 +35,7 @@ from secfed.dp.ledger.ledger import LEDGER, has_paid, once_over, spent_of
 from secfed.engine.wire import Job
 from secfed.errors import BudgetExceeded, PolicyRefused, RoundAborted, SecfedError, TranscriptError
 from secfed.pipeline.noised_algorithm import noise_payments
-from secfed.records.chain_file import verify_file
+from secfed.records.chain_file import verify_whole_lines
 from secfed.records.clock import refuse_ahead
 from secfed.records.hash_chain import Entry
 from secfed.runs.run_folder import ledger_file
@@ -112,8 +112,10 @@ class StudyCheck:
             yield failed_with("approval", error)
             return
         approve = f"secfed agent approve {digest.hex()[:16]}"
-        if state is ApprovalState.APPROVED:
-            yield passed("approval", "a person approved exactly this study")
+        if state is ApprovalState.APPROVED and approvals.persons(digest) < self._policy.approvers:
+            yield failed("approval", "one person approved it, and two have to", approve, PolicyRefused)
+        elif state is ApprovalState.APPROVED:
+            yield passed("approval", "exactly this study was approved here")
         elif refused or state is ApprovalState.WITHDRAWN:
             yield failed("approval", "a person refused it at this site", approve, PolicyRefused)
         elif by_policy:
@@ -204,7 +206,7 @@ class StudyCheck:
             entries: tuple[Entry, ...] = ()
             if path.is_file():
                 key = self._site.request().identity_key
-                entries = verify_file(path, key, LEDGER, owner=self._site.name)
+                entries = verify_whole_lines(path, key, LEDGER, owner=self._site.name)
             hashes = {entry.hash.hex() for entry in entries}
             missing = [one for one in recorded_heads(self._site.state, data.name) if one.head not in hashes]
             remedy = "see docs/operators.md, back up and restore"

@@ -32,7 +32,7 @@ from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.metrics_server import MetricsServer
 from secfed.deploy.transport.progress import now_at_hospital
 from secfed.deploy.transport.signals import called_on_signal
-from secfed.errors import ConfigError, SecfedError
+from secfed.errors import ConfigError, SecfedError, TranscriptError
 from secfed.site.lost_memory import lost_memory, warning
 from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 
@@ -255,6 +255,8 @@ def _status(site: SiteFolder) -> dict[str, Any]:
         content["budgets"] = ledger_standings(site)
     except ConfigError as error:  # a running agent goes on with the last valid policy
         content["budgets"], content["policy_error"] = [], str(error)
+    except TranscriptError as error:  # of a ledger, which it names; the rest is what helps then
+        content["budgets"], content["ledger_error"] = [], str(error)
     approvals = Approvals(site.approvals_path)
     content["studies"] = [
         {
@@ -327,6 +329,8 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             cohort = len(item.get("survivors", ()))
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
+    if content.get("ledger_error"):
+        line("Ledger", located(content["ledger_error"], folder), "red")
     if content.get("policy_error"):
         line("Policy", located(content["policy_error"], folder))
         line("", "a running agent goes on with the last valid policy; one that starts now serves nothing")

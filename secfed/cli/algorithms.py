@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
     from secfed.config.schema import Strict
 
-_TITLES = {"algorithm": "Algorithms", "model": "Models", "data": "Data sets", "section": "Sections of a study file"}
+_TITLES = {
+    "algorithm": "Algorithms",
+    "model": "Models",
+    "data": "Data sets",
+    "section": "Sections of a study file",
+}
 
 
 def algorithms(

@@ -19,7 +19,7 @@ from secfed.terminal.consoles import plain_text, plural, stdout
 from secfed.terminal.tables import first_that_fits, new_table
 
 _MOST_CLASSES: Final = 20
-_MOST_ROWS: Final = 100_000  # that are read to find labels and numeric columns
+_MOST_ROWS: Final = 1_000_000  # all are looked at: for hospitals, labels, numeric columns and delta
 _FEWEST_NUMBERED: Final = 10  # records; fewer have other numbers by chance
 _MOST_NAMED: Final = 50  # features
 
@@ -90,11 +90,16 @@ def _read(table: Path) -> tuple[list[str], list[dict[str, str]]]:
     try:
         with table.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
-            rows = [row for _, row in zip(range(_MOST_ROWS), reader, strict=False)]
+            rows = [row for _, row in zip(range(_MOST_ROWS + 1), reader, strict=False)]
             columns = list(reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         remedy = "name a CSV file with a line of column names"
         raise DataError(f"{table}: cannot be read ({type(error).__name__})", remedy=remedy) from None
+    if len(rows) > _MOST_ROWS:
+        raise DataError(
+            f"{table}: has more than {_MOST_ROWS:,} records",
+            remedy="write the study file by hand (docs/studies.md), with delta well below 1 / records",
+        )
     if not rows or any(None in row.values() or None in row for row in rows):
         raise DataError(
             f"{table}: has no records, or lines of different length", remedy="every line needs every column"

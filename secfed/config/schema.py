@@ -139,6 +139,12 @@ def suggestion(wrong: str, known: Iterable[str], otherwise: str = "known: ") -> 
     return f"did you mean {close[0]!r}?" if close else otherwise + ", ".join(names)
 
 
+def column_remedy(wrong: str, header: Iterable[str]) -> str:
+    """Did you mean ...? Or where to look: without a line of names a table's "header" is a record."""
+    close = difflib.get_close_matches(wrong, sorted(header), n=1)
+    return f"did you mean {close[0]!r}?" if close else "the table must begin with the names of its columns"
+
+
 def _explained(model: type[Strict], table: Mapping[str, Any], where: str, item: Any) -> ConfigError:
     """One pydantic finding in the words of this project."""
     path = _path(table, item["loc"])

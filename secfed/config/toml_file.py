@@ -24,12 +24,8 @@ def read_tables(path: Path, what: str) -> dict[str, Any]:
 def tables_of(data: bytes, path: Path) -> dict[str, Any]:
     """The tables of a TOML file that was read; ConfigError as in :func:`read_tables`."""
     with _explained(str(path)):
-        tables = tomllib.loads(data.decode("utf-8-sig"))  # some editors begin so
-        private_files.check_depth(tables)
-    key = _beyond_64_bits(tables)
-    if key is not None:  # Python would not even write out 0xfff... of 5,000 digits
-        raise ConfigError(f"{path}: {key[1:]}: a number beyond 64 bits", remedy="write a smaller number")
-    return tables
+        text = data.decode()
+    return parse_tables(text, str(path))
 
 
 def read_sections(path: Path, what: str, model: type[M], *needed: str) -> M:
@@ -75,7 +71,12 @@ def read_own_text(path: Path, what: str) -> str:
 def parse_tables(text: str, source: str) -> dict[str, Any]:
     """The tables of a TOML text, which errors call ``source``; ConfigError as in :func:`read_tables`."""
     with _explained(source):
-        return tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
+        tables = tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
+        private_files.check_depth(tables)
+    key = _beyond_64_bits(tables)
+    if key is not None:  # Python would not even write out 0xfff... of 5,000 digits
+        raise ConfigError(f"{source}: {key[1:]}: a number beyond 64 bits", remedy="write a smaller number")
+    return tables
 
 
 @contextmanager

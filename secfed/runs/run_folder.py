@@ -19,7 +19,7 @@ from secfed.errors import ConfigError, TranscriptError
 from secfed.records.chain_file import ChainFile
 from secfed.records.roster_file import ROSTER_FILE
 from secfed.runs.run_report import RunReport
-from secfed.storage.atomic import PART, write_atomic
+from secfed.storage.atomic import PART, sync_folder, unwritable_errors, write_atomic
 
 RUN_FILE = "run.json"
 STUDY_FILE = "study.json"  # of a simulation: the settings of which a study's id has the digest
@@ -178,5 +178,7 @@ def run_json(report: RunReport) -> str:
 
 
 def write_run(report: RunReport, out: Path) -> None:
-    """Write run.json whole or not at all."""
-    write_atomic(out / RUN_FILE, run_json(report).encode())
+    """Write run.json whole or not at all; ConfigError where that fails."""
+    with unwritable_errors(out / RUN_FILE):
+        write_atomic(out / RUN_FILE, run_json(report).encode())
+        sync_folder(out)

@@ -30,6 +30,7 @@ from secfed.server.exchange_log import ReplayableExchange
 from secfed.server.round import Ask
 from secfed.storage import failpoints
 from secfed.storage.atomic import sync_folder, unwritable_errors, write_durably
+from secfed.wire.frames import untied
 from secfed.wire.layout import State
 
 CHECKPOINT: Final = "checkpoint"  # a kind of transcript entry: the state before an exchange, by its SHA-256
@@ -53,9 +54,7 @@ class Checkpoint:
         """A safetensors file with the rest in its header."""
         place = [self.position.round, self.position.exchange_index]
         rest = {"study": self.study, "position": place, "facts": self.facts, "notes": self.notes}
-        # Copies: a server program may save two names of one tensor, which safetensors refuses.
-        state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.state.items()}
-        return save(state, metadata={_FACTS: json.dumps(rest, allow_nan=True)})
+        return save(untied(self.state), metadata={_FACTS: json.dumps(rest, allow_nan=True)})
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:

@@ -171,10 +171,10 @@ class OpenedRounds(StudyRun):
         """Ask for the local work; sites that lag behind take the sums they missed first."""
         views: dict[SiteId, StateView] = {}
         on_view = partial(self._take_view, views)
+        asked = list(members)
         for _ in range(2):
             expected = ExpectedState(self.store.count, self.state).encode()
             task = Task(self.rules.study, number, index, exchange.name, expected).encode()
-            asked = [site for site in members if site not in views or views[site].sums < self.store.count]
             self._ask("train", dict.fromkeys(asked, task), on_view)
             behind = {site: view.sums for site, view in views.items() if view.sums < self.store.count}
             if not behind:
@@ -183,6 +183,7 @@ class OpenedRounds(StudyRun):
                 late = [site for site, sums in behind.items() if sums <= missing]
                 summed = Notice(self.store.read(missing)).encode()
                 self._ask("train", dict.fromkeys(late, summed), on_view)
+            asked = [site for site in members if site in behind]  # nobody who refused or is silent once more
             views = {site: view for site, view in views.items() if site not in behind}
             on_view = partial(self._take_view, views)
         current = {site: view for site, view in views.items() if view.sums == self.store.count}

@@ -91,7 +91,7 @@ class SimulatedTransport:
         # Some sites wait for a worker, so that each gets one that has its program.
         training = self._workers if self._workers == 1 else _WAITING * self._workers
         workers, ahead = (training, None) if stage == "train" else (self._protecting, self._protecting)
-        self._link.ask(left, 0.0, timed, workers=workers, ahead=ahead)
+        self._link.ask(left, timed, workers=workers, ahead=ahead)
         wall = time.perf_counter() - start
         at_sites = self._link.site_seconds
         self.seconds["train" if stage == "train" else "protect"] += at_sites

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -38,6 +37,7 @@ from secfed.simulation.dropouts import Dropout
 from secfed.storage.atomic import PART, unwritable_errors
 from secfed.storage.failpoints import failpoint
 from secfed.study.study import Study
+from secfed.wire.frames import untied
 from secfed.wire.layout import State
 
 _FACTS: Final = "secfed"  # the name of our facts in the safetensors header
@@ -128,7 +128,7 @@ class Unfinished:
         }
         path = self._out / UNFINISHED_FILE
         coming = path.with_name(path.name + PART)
-        everything = _separate({**tensors, **{_SERVER + name: value for name, value in state.items()}})
+        everything = untied({**tensors, **{_SERVER + name: value for name, value in state.items()}})
         failpoint("simulation: before its state is written")
         with unwritable_errors(coming):
             coming.touch(mode=0o600)
@@ -146,18 +146,6 @@ class Unfinished:
     def end(self) -> None:
         """The run is over: there is nothing to go on with."""
         remove_unfinished(self._out)
-
-
-def _separate(state: State) -> dict[str, torch.Tensor]:
-    """Tensors of which no two share memory: safetensors refuses those."""
-    seen: set[int] = set()
-    found = {}
-    for name, tensor in state.items():
-        value = tensor.detach().cpu().contiguous()
-        place = value.untyped_storage().data_ptr()
-        found[name] = value.clone() if place in seen or not value.numel() else value
-        seen.add(place)
-    return found
 
 
 def stamp_of(

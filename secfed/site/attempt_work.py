@@ -93,9 +93,7 @@ def encode_summands(summands: Summands) -> bytes:
     """As the encoder of a layout would take them: tensors as they are, numbers in float64."""
     return encode_state(
         {
-            name: value.clone()  # views of one tensor cannot be written
-            if isinstance(value, torch.Tensor)
-            else torch.as_tensor(value, dtype=torch.float64)
+            name: value if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=torch.float64)
             for name, value in summands.items()
         }
     )

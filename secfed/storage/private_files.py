@@ -11,7 +11,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +80,14 @@ def create(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 
 replace = write_shared
+
+
+def keep(path: Path, data: bytes) -> None:
+    """As :func:`replace`, for what is kept every few seconds: an unchanged file is not written."""
+    with suppress(OSError):
+        if path.read_bytes() == data:
+            return
+    replace(path, data)
 
 
 def rename(old: Path, new: Path) -> None:

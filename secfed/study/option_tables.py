@@ -16,7 +16,7 @@ SECTIONS: Final[Mapping[str, type[Strict]]] = {
 
 
 def tables_of(kind: str) -> dict[str, type[Strict]]:
-    """What has a table: built-ins of a kind in ``KINDS`` by name, or of "section" the others of a study file."""
+    """What has a table, by name: built-ins of a kind in ``KINDS``, or of "section" the others of a study."""
     if kind == "section":
         return dict(SECTIONS)
     return {name: entry.options for name, entry in KINDS[kind][0].items()}

@@ -1,4 +1,4 @@
-"""The Transport interface: how bytes travel between the aggregator and the sites; and the in-process link."""
+"""How bytes travel between the aggregator and sites in one process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 from secfed.crypto.codec import Buffer
 from secfed.errors import SecfedError
@@ -14,18 +13,6 @@ from secfed.errors import SecfedError
 SiteId = str
 OnReply = Callable[[SiteId, Buffer], None]
 _Outcome = tuple[Buffer | SecfedError, float]  # what a site answered, and its seconds
-
-
-class Transport(Protocol):
-    """Carries requests to sites and replies back."""
-
-    def ask(self, requests: Mapping[SiteId, Buffer], deadline_s: float, on_reply: OnReply) -> None:
-        """Send every request and hand over each reply as it arrives.
-
-        A site that does not answer in ``deadline_s`` seconds is simply not handed over: missing means
-        dropped. Replies are handed over one at a time, in this thread.
-        """
-        ...
 
 
 class InProcessTransport:
@@ -54,7 +41,6 @@ class InProcessTransport:
     def ask(
         self,
         requests: Mapping[SiteId, Buffer],
-        deadline_s: float,  # noqa: ARG002
         on_reply: OnReply,
         *,
         workers: int = 1,

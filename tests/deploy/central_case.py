@@ -80,17 +80,20 @@ class Hospital:
             services=Services(self.log, take_model=self._take_model),
         )
         self.answered: dict[bytes, bytes] = {}
+        self._last = b""
 
     def _take_model(self, final: FinalModel) -> None:
         self.log.append(MODEL, record_of(final).to_body())
 
     def handle(self, frame: Buffer) -> Buffer:
-        """What an agent does: a frame that was answered is answered from the record."""
+        """What an agent does: the last frame once more is answered from the record."""
         frame = bytes(frame)
-        if isinstance(decode(frame), Notice):  # these may be repeated
-            return self.site.handle(frame)
-        if frame not in self.answered:
-            self.answered[frame] = bytes(self.site.handle(frame))
+        if frame != self._last:
+            reply = bytes(self.site.handle(frame))
+            if isinstance(decode(frame), Notice):  # these may be repeated
+                self._last = b""
+                return reply
+            self._last, self.answered[frame] = frame, reply
         return self.answered[frame]
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from secfed.algorithms.data.table_lines import csv_rows, has_lines, lines_as_records
 from secfed.algorithms.framework.unfit import unfit
-from secfed.config.schema import suggestion
+from secfed.config.schema import column_remedy
 from secfed.errors import ConfigError, DataError, missing_package
 
 Cells = list[str]
@@ -81,7 +81,7 @@ def read_source(path: Path, view: str | None, needed: Sequence[str], is_record: 
 def _check_columns(name: str, known: Sequence[str], needed: Sequence[str]) -> None:
     for column in needed:
         if column not in known:
-            raise DataError(f"{name} has no column {column!r}", remedy=suggestion(column, known))
+            raise DataError(f"{name} has no column {column!r}", remedy=column_remedy(column, known))
         if known.count(column) > 1:
             raise DataError(f"{name} has the column {column!r} twice", remedy="rename one")
 

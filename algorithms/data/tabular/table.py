@@ -18,7 +18,7 @@ from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions,
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.targets import survival_target
 from secfed.algorithms.framework.unfit import counted_as_defaults, unfit
-from secfed.config.schema import suggestion
+from secfed.config.schema import column_remedy
 from secfed.errors import DataError
 
 Row = dict[str, str]
@@ -47,7 +47,7 @@ class Table:
                 for column in needed:
                     if column not in header:
                         message = f"{self._path.name} has no column {column!r}"
-                        raise DataError(message, remedy=suggestion(column, header))
+                        raise DataError(message, remedy=column_remedy(column, header))
                     # The last of equal names is kept; harmless where no key names it.
                     if header.count(column) > 1:
                         message = f"{self._path.name} has the column {column!r} twice"

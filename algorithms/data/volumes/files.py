@@ -126,7 +126,11 @@ def _nifti(path: Path, where: str) -> Volume:
         image = to_canonical(nibabel.load(path))
         values = np.asarray(image.dataobj, dtype=np.float32)
         x, y, z = (float(one) for one in image.header.get_zooms()[:3])
-    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error):
+    except (
+        nibabel.filebasedimages.ImageFileError,
+        nibabel.spatialimages.HeaderDataError,
+        *(OSError, EOFError, ValueError, zlib.error),
+    ):
         message = f"{where}: is no NIfTI volume that can be read"
         raise DataError(message, remedy="save it as .nii or .nii.gz") from None
     return Volume(np.ascontiguousarray(values.T), (z, y, x))

@@ -156,6 +156,6 @@ def _app_turn(data: Buffer) -> dict[str, list[int]]:
             is_list = isinstance(numbers, list) and len(numbers) <= _MAX_NODES
             if not is_list or not all(isinstance(number, int) for number in numbers):
                 raise TypeError
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise MalformedMessage("the app sent something that is not its turn") from None
     return turn

@@ -133,7 +133,10 @@ class UnixSocketListener:
         while not self._closed.is_set():
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # a timeout, most often
+            except TimeoutError:
+                continue
+            except OSError:  # no descriptors, for example: without a pause a processor would be kept busy
+                self._closed.wait(_LOOK_S)
                 continue
             if not self._places.acquire(blocking=False):
                 connection.close()

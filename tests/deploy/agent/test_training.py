@@ -104,8 +104,10 @@ def test_it_gives_what_the_program_gives_and_a_death_costs_one_exchange(
         assert torch.equal(value.double(), torch.as_tensor(settled.get(name, 0.0)).expand_as(value)), name
     assert process.deaths == 1
     assert process.kept == {}  # what was kept before stays
+    (tmp_path / "training.log").write_text("why it died")
     again = process.contribute(1, exchange, state)  # a new process
     assert all(torch.equal(again[name], given[name]) for name in given)
+    assert (tmp_path / "training.log.1").read_text() == "why it died"
 
 
 def test_it_works_from_the_seed_of_the_site_and_repeats_its_work_in_another_process(started: Any) -> None:

@@ -23,7 +23,7 @@ from secfed.deploy.transport.study_server import Presence
 from secfed.errors import ConfigError, DiskFull, RosterError
 from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
 from secfed.study.study import Study
-from tests.deploy.central_case import TOML, Hospitals
+from tests.deploy.central_case import TOML, Hospitals, LocalCarrier
 from tests.deploy.link_case import Consortium, consortium, wait_until
 
 
@@ -122,6 +122,52 @@ def test_an_exchange_gives_way_before_it_begins_and_no_hospital_is_asked(tmp_pat
             carrier.ask("train", dict.fromkeys(over.hospitals.names, b"x"), lambda *_: None)
         assert waited[0] < 1.0 <= waited[1]
         assert not over.hospitals.handled
+
+
+def test_a_question_within_a_stage_waits_for_nobody(tmp_path):
+    with case(tmp_path, rounds=1) as over:
+        carrier = over.carrier(None)
+        carrier.begins, carrier.deadline_s = False, 0.0
+        carrier.ask("train", {"hospital-1": b"x"}, lambda *_: None)  # nobody is there, and it ends
+        assert ("missing", {"round": 1, "site": "hospital-1", "stage": "train"}) in over.told
+
+
+class Noting(LocalCarrier):
+    """Notes who is asked, and whether the quorum would be waited for; one site is away at a time."""
+
+    def __init__(self, hospitals: Hospitals, log: Any) -> None:
+        self.hospitals, self.begins = hospitals, True
+        self.asked_whom: list[tuple[int, str, tuple[str, ...], bool]] = []
+        super().__init__(hospitals, log)
+
+    def ask(self, stage: str, requests: Any, on_reply: Any) -> None:
+        if stage in ("keys", "train"):
+            self.asked_whom.append((self.round, stage, tuple(requests), self.begins))
+        super().ask(stage, requests, on_reply)
+
+    def start_round(self, number: int) -> None:
+        self.hospitals.down = {1: {"hospital-4": {"result"}}, 2: {"hospital-3": {"train"}}}.get(number, {})
+        super().start_round(number)
+
+
+def test_who_lags_behind_is_asked_again_and_nobody_else_nor_waited_for(tmp_path):
+    hospitals = Hospitals(tmp_path, protection_name="closed", rounds=2)
+    made: list[Noting] = []
+    report = hospitals.run(carrier=lambda log: made.append(Noting(hospitals, log)) or made[0])
+    everybody, late = hospitals.names, ("hospital-4",)
+    assert [asked[1:] for asked in made[0].asked_whom if asked[0] == 2] == [
+        ("keys", everybody, True),
+        ("train", everybody, True),
+        ("train", late, False),  # the sum that it missed
+        ("train", late, False),
+    ]
+    assert [asked[1:] for asked in made[0].asked_whom if asked[0] == 1] == [
+        ("keys", everybody, True),
+        ("keys", ("hospital-1",), False),
+        ("keys", everybody[1:], False),
+        ("train", everybody, True),
+    ]
+    assert report.rounds[1].survivors == ("hospital-1", "hospital-2", "hospital-4")
 
 
 def test_nothing_is_asked_before_the_quorum_is_there(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,8 @@ def test_a_study_that_fails_keeps_no_other_from_its_turn(case: Case, failure: Ex
     with pytest.raises(type(failure)) as caught:
         case.run()
     assert caught.value is failure
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert "fail" not in frames  # they would hold the run, its model and its files
     assert case.served == ["alpha", "beta", "gamma"]
     assert ("failed", {"study": "alpha", "reason": str(failure)}) in case.told
 

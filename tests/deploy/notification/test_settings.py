@@ -24,6 +24,10 @@ def load(folder: Path, text: str) -> SiteSettings:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
+        ('[aggregator]\naddress = "centre.example:70000"', "aggregator.address: should end in a port"),
+        ('[aggregator]\naddress = "centre.example:0"', "aggregator.address: should end in a port"),
+        ('[aggregator]\nproxy = "http://proxy.example:70000/"', "aggregator.proxy: should end in a port"),
+        ('[aggregator]\naddress = "centre.example"', "aggregator.address: should have another form"),
         ('[webhook]\nurl = "http://alerts.uk.example/"', "webhook.url"),
         ('[webhook]\nurl = "http://127.0.0.1.uk.example/"', "webhook.url"),
         ('[webhook]\nurl = "ftp://localhost/"', "webhook.url"),

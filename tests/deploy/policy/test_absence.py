@@ -74,7 +74,6 @@ def test_a_hospital_and_the_study_centre_use_the_same_word(
     with pytest.raises(SecfedError) as caught:
         happens(tmp_path)
     assert Absence.of(type(caught.value).__name__, caught.value.message) is state
-    assert state.is_temporary == (state in (Absence.PAUSED, Absence.WAITING))
     sent = refusal_message("tiny", b"", caught.value)
     seen = SiteState(declined=Refused.of("hospital-1", sent)).presence()
     assert seen.absence is state

@@ -286,6 +286,11 @@ def test_what_a_person_decides_is_read_and_not_noted(site: SiteFolder) -> None:
     approvals.record("tiny", digest, utc_now())
     approvals.approve_what(digest.hex(), utc_now())
     assert only(check(site, "--offline", study)[1], "approval")["ok"]
+    policy = site.policy_path.read_text()
+    site.policy_path.write_text("four_eyes = true\n" + policy.replace("automatic", "manual"))
+    line = only(check(site, "--offline", study)[1], "approval")
+    assert (line["ok"], line["detail"]) == (False, "one person approved it, and two have to")
+    site.policy_path.write_text(policy)
     approvals.refuse_what("tiny", utc_now())
     line = only(check(site, "--offline", study)[1], "approval")
     assert (line["ok"], line["exit_code"]) == (False, 22)
@@ -355,6 +360,8 @@ def test_the_budget_is_read_from_the_ledger_and_not_reserved(
     ledger = Ledger(ledger_file(site.state, "wards"), site.identity(None), "wards", [Budget(10.0, 1e-5)])
     event = Gaussian(Adjacency.ADD_OR_REMOVE_RECORD, 3.0, 1)
     ledger.spend(event, study="earlier", round_number=1, exchange="update")
+    with ledger_file(site.state, "wards").open("ab") as torn:  # the power went off in the next payment
+        torn.write(b'{"body":{"data"')
     study = written(site, PRIVATE.replace("epsilon = 2.0", f"epsilon = {min(2.0, limit)}"))
     found, lines = check(site, "--offline", study)
     line = only(lines, "budget")

@@ -64,6 +64,23 @@ def test_what_cannot_be_a_study_is_said(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_hospital_whose_records_come_last_is_not_left_out(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secfed.cli.init._MOST_ROWS", 90)  # as many as there are
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([lines[0], *sorted(lines[1:])]) + "\n")
+    arguments = ("--table", table, "--label", "sick", "--site-column", "hospital", "--epsilon", "3")
+    assert init(tmp_path / "all", *arguments).exit_code == 0
+    study = Study.load(tmp_path / "all" / "study.toml")
+    assert list(build_data(study).sites) == ["h0", "h1", "h2"]
+    monkeypatch.setattr("secfed.cli.init._MOST_ROWS", 89)
+    refused = init(tmp_path / "more", *arguments)
+    assert refused.exit_code != 0
+    assert "more than 89 records" in refused.stderr
+    assert not (tmp_path / "more").exists()
+
+
 def test_features_are_named_and_what_may_identify_a_record_is_said(table: Path, tmp_path: Path) -> None:
     lines = table.read_text().splitlines()
     ids = ["patient_id", *(str(70_000 + 7 * number) for number in range(len(lines) - 1))]

@@ -374,6 +374,7 @@ def test_a_partition_that_does_not_fit_names_its_key(load, options, message):
             r"has no column 'Gender'. Remedy: did you mean 'gender'",
         ),
         (TABLE.replace("chol", "age"), "t.csv", "has the column 'age' twice"),
+        (TABLE.partition("\n")[2], "t.csv", "Remedy: the table must begin with the names of its columns$"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(load, table, path, message):

@@ -110,6 +110,12 @@ def test_other_ways_to_write_the_same_table(load, table):
     assert rows(load(table).site("north")) == rows(load().site("north"))
 
 
+def test_a_record_in_the_place_of_names_is_not_told(load):
+    with pytest.raises(DataError, match="must begin with the names of its columns") as caught:
+        load(TABLE.partition("\n")[2]).site("north")
+    assert not {"north", "120", "200"} & set(str(caught.value).replace(",", " ").split())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [

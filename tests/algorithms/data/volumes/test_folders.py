@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,6 +146,16 @@ def test_a_mask_with_other_values_is_an_error_here_and_around_at_a_hospital(nift
     (tmp_path / "a" / "masks" / "1.nii").unlink()
     with pytest.raises(DataError, match="has no mask"):
         volumes(options, 1, tmp_path).site("a")
+
+
+def test_a_damaged_header_is_an_error_that_names_the_volume(nifti: Any, tmp_path: Path):
+    options = sites(nifti, tmp_path)
+    (path,) = tmp_path.glob("b/images/1.*")
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[70:72] = b"\xff\x7f"  # the code of the values' type
+    path.write_bytes(gzip.compress(bytes(content)))
+    with pytest.raises(DataError, match="site 'b', volume .: is no NIfTI volume"):
+        volumes(options, 1, tmp_path).site("b")
 
 
 def test_what_volumes_look_like_is_a_table(nifti: Any, tmp_path: Path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +53,24 @@ def test_bytes_go_there_and_back_and_the_socket_is_for_owner_and_group(folder):
     assert flower_check(path).ok is None
     with pytest.raises(LinkError, match="nobody can be reached"):
         unix_socket.connect(path, 1.0)
+
+
+def test_a_listener_without_descriptors_waits_for_some(folder, monkeypatch):
+    listener = UnixSocketListener(folder / "a.sock", echo, most=1)
+    tried: list[None] = []
+
+    class Full:
+        def accept(self) -> None:
+            tried.append(None)
+            raise OSError(errno.EMFILE, "too many open files")
+
+        def close(self) -> None:
+            real.close()
+
+    real, listener._socket = listener._socket, Full()
+    time.sleep(1.0)
+    listener.close()
+    assert 1 <= len(tried) <= 6  # about five a second, not as many as a processor can
 
 
 def test_a_folder_that_is_open_to_every_account_is_refused(folder):
