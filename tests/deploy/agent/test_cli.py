@@ -26,8 +26,9 @@ from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.rosters import PINNED_FILE, pin
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import ConfigError, PolicyRefused, RosterError
+from secfed.runs.run_folder import ledger_file
 from tests.conftest import ROOT
-from tests.deploy.agent_case import asked
+from tests.deploy.agent_case import asked, permit
 from tests.ports import without_metrics
 
 DIGEST = b"\x11" * 32
@@ -167,6 +168,19 @@ class TestFolder:
         assert command in json.loads(logged.splitlines()[-1])["message"]
         (line,) = (line for line in ok("agent", "status", site.folder).splitlines() if "Last error" in line)
         assert line.endswith(command)
+
+
+def test_a_ledger_that_does_not_verify_is_named_and_the_rest_is_shown(site: SiteFolder) -> None:
+    permit(site)
+    ledger = ledger_file(site.state, "wards")
+    ledger.parent.mkdir(exist_ok=True)
+    ledger.write_text("{}\n")
+    shown = ok("agent", "status", site.folder)
+    assert "charite" in shown
+    assert ledger.name in shown.replace("\n", "").replace(" ", "")
+    content = json.loads(ok("agent", "status", site.folder, "--json"))
+    assert content["budgets"] == []
+    assert str(ledger) in content["ledger_error"]
 
 
 def test_on_a_terminal_an_agent_speaks_like_a_person(

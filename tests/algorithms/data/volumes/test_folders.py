@@ -154,7 +154,7 @@ def test_a_damaged_header_is_an_error_that_names_the_volume(nifti: Any, tmp_path
     content = bytearray(gzip.decompress(path.read_bytes()))
     content[70:72] = b"\xff\x7f"  # the code of the values' type
     path.write_bytes(gzip.compress(bytes(content)))
-    with pytest.raises(DataError, match="site 'b', volume .: is no NIfTI volume"):
+    with pytest.raises(DataError, match=r"site 'b', volume .: is no NIfTI volume"):
         volumes(options, 1, tmp_path).site("b")
 
 
