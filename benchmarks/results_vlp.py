@@ -1,11 +1,11 @@
-"""Compares methods of federated vision-language pre-training, and writes docs/results/vlp.md.
+"""Compares methods of federated vision-language pre-training, and writes RUNS/vlp.md with figures.
 
     python benchmarks/results_vlp.py [--set NAME]... [--only METHOD]... [--seeds 1 2 3] [--jobs 2]
 
 Every run is a process of one thread and leaves one JSON file in the folder RUNS (default ``runs/vlp``);
 what is there already, with the same study, is not repeated. The page is written from the files, also after
-an interruption, and names what is missing. ``--toy`` runs everything at a size that only tries the code, in
-a folder and to a page of its own. MedPix and PneumoniaMNIST are left out where the data folder has none.
+an interruption, and names what is missing; docs/results/vlp.md has older seeds, too, and people write it.
+``--toy`` runs everything at a size that only tries the code, in a folder of its own. MedPix and PneumoniaMNIST are left out where the data folder has none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import comparison
-import sections
 import vlp_page
 import vlp_runs
 
@@ -35,8 +34,7 @@ def main() -> int:
         dataset, method, seed = asked.one
         vlp_runs.run_one(dataset, method, int(seed), _file(runs, dataset, method, int(seed)), toy=asked.toy)
         return 0
-    page = runs / "vlp.md" if asked.toy else sections.ROOT / "docs" / "results" / "vlp.md"
-    figures = runs / "figures" if asked.toy else sections.FIGURES
+    page, figures = runs / "vlp.md", runs / "figures"
     return comparison.run_missing(
         asked, _jobs(asked, runs), lambda: vlp_page.write(runs, page, figures, asked.seeds)
     )

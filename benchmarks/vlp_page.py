@@ -1,4 +1,4 @@
-"""docs/results/vlp.md and its figures, from the JSON files of the runs."""
+"""A page of results and its figures, from the JSON files of the runs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> Path:
                 _tables(_same_seeds(found, ON_TOP), {"fedavg": ALL["fedavg"], **ON_TOP}),
             ]
         parts += _beside_fedavg(found, {**METHODS, **ON_TOP})
-        drawn = _figures(name, found, main, runs / name, figures, page)
+        drawn = _figures(name, found, main, runs / name, figures)
         if not first:
             first, drawn = drawn[:1], drawn[1:]
         parts += drawn
@@ -159,9 +159,8 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> Path:
         parts.append(
             f"{len(every)} runs of one thread: {wall:.0f} minutes of wall time in all, {cpu:.0f} of CPU time."
         )
-    kept = {name: sections.written_by_people(page, name) for name in ("reading", "seen once", "claims")}
-    head = [_HEAD, kept["claims"], "## Methods", _summary(loaded), sections.machine(), *first]
-    return sections.write_page(page, [*head, kept["reading"], *parts, kept["seen once"]])
+    head = [_HEAD, "## Methods", _summary(loaded), sections.machine(), *first]
+    return sections.write_page(page, [*head, *parts])
 
 
 def _summary(loaded: Mapping[str, Runs]) -> str:
@@ -297,7 +296,7 @@ def _beside_fedavg(found: Runs, methods: Mapping[str, Any], base_method: str = "
 
 
 def _figures(
-    name: str, found: Runs, main: Mapping[str, Any], folder: Path, figures: Path, page: Path
+    name: str, found: Runs, main: Mapping[str, Any], folder: Path, figures: Path
 ) -> list[str]:
     figures.mkdir(parents=True, exist_ok=True)
     shown = []
@@ -313,8 +312,7 @@ def _figures(
                 shown.append(
                     (kept, f"{ALL[method].title}: robust weights and losses (oracle), seed {run['seed']}")
                 )
-    near = "../figures" if page.parent.name == "results" else "figures"
-    return [f"![{what}]({near}/{path.name})" for path, what in shown]
+    return [f"![{what}](figures/{path.name})" for path, what in shown]
 
 
 def _convergence(found: Runs, main: Mapping[str, Any], path: Path) -> bool:
