@@ -5,7 +5,8 @@
 Every run is a process of one thread and leaves one JSON file in the folder RUNS (default ``runs/vlp``);
 what is there already, with the same study, is not repeated. The page is written from the files, also after
 an interruption, and names what is missing; docs/results/vlp.md has older seeds, too, and people write it.
-``--toy`` runs everything at a size that only tries the code, in a folder of its own. MedPix and PneumoniaMNIST are left out where the data folder has none.
+``--toy`` runs everything at a size that only tries the code, in a folder of its own. MedPix and
+PneumoniaMNIST are left out where the data folder has none.
 """
 
 from __future__ import annotations

@@ -295,9 +295,7 @@ def _beside_fedavg(found: Runs, methods: Mapping[str, Any], base_method: str = "
     ]
 
 
-def _figures(
-    name: str, found: Runs, main: Mapping[str, Any], folder: Path, figures: Path
-) -> list[str]:
+def _figures(name: str, found: Runs, main: Mapping[str, Any], folder: Path, figures: Path) -> list[str]:
     figures.mkdir(parents=True, exist_ok=True)
     shown = []
     convergence = figures / f"vlp-{name}-convergence.svg"
