@@ -22,7 +22,7 @@ class AttemptId:
 
 
 class AttemptJournal(Protocol):
-    """A site's durable memory. Both calls return only after the fact is on stable storage.
+    """A site's durable memory. Every call returns only after the fact is on stable storage.
 
     Security: a journal that forgets lets a server unmask one update under two survivor sets. Restoring
     an older copy is such forgetting; see SECURITY.md, "Journal rollback".

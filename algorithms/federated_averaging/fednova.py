@@ -49,7 +49,10 @@ class FedNova(FedAvg):
 
     def _divisor(self, data: SiteData) -> float:
         passes, momentum = self.options.local_epochs, self.options.momentum
-        steps = passes * math.ceil(len(data.train_y) / self.options.batch_size)
+        records, batch = len(data.train_y), self.options.batch_size
+        # A last batch of one record is left out where normalisation needs two.
+        left_out = self.options.batch_norm == "pooled" and records > 1 and records % batch == 1
+        steps = passes * (math.ceil(records / batch) - left_out)
         return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
     def counts(self, data: SiteData) -> Summands:

@@ -85,6 +85,7 @@ class WeightedPlan(Algorithm):
 
     def __init__(self, setting: Setting, options: MeanOptions) -> None:
         batch_norm = self._batch_norm(setting, options)
+        self.given = setting  # without what this algorithm does to the model
         self.setting, self.options = with_selection(with_batch_norm(setting, batch_norm), options), options
         setting, self.data = self.setting, setting.labelled()
         self.task = task_of(setting, getattr(options, "task", "classification"))

@@ -124,7 +124,7 @@ class FmcscPlan(RoundPlan[FmcscStage]):
 
         Or more of a kind, so that there are enough of it; none of a kind that is too small.
         """
-        count = int(self.options.participation * len(self.sites))
+        count = int(self.options.participation * len(self.sites) + 1e-9)  # 0.29 * 100 is less than 29
         full = [site for site, view in self.view_of.items() if view is None]
         chosen = min(len(full), math.ceil(count * len(full) / len(self.sites)))
         large = of_large_kinds(self.view_of, self.sites, self.fewest_of_kind)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.metrics.noise_error import stated
+from secfed.algorithms.statistics.arithmetic import logarithm
 from secfed.errors import RangeError
 
 _SCORES: Final = ("acc", "nmi", "ari")
@@ -127,14 +128,15 @@ def _mutual_information(counts: NDArray[np.int64]) -> float:
         return 1.0  # one cluster, one class: nothing was split, and both entropies are 0
     held = counts > 0
     independent = np.outer(of_cluster, of_class)
-    shared = float((joint[held] * np.log(joint[held] / independent[held])).sum())
+    # Where hospitals open the sums, all must come to the same bits: no logarithm or order of a library's own.
+    pairs = zip(joint[held].tolist(), independent[held].tolist(), strict=True)
+    shared = math.fsum(both * logarithm(both / apart) for both, apart in pairs)
     # Rounding can leave a few ulp below 0 where cluster and class are independent.
     return max(shared, 0.0) / ((_entropy(of_cluster) + _entropy(of_class)) / 2)
 
 
 def _entropy(shares: NDArray[np.float64]) -> float:
-    held = shares[shares > 0]
-    return -float((held * np.log(held)).sum())
+    return -math.fsum(share * logarithm(share) for share in shares[shares > 0].tolist())
 
 
 def _rand(counts: NDArray[np.int64]) -> float:

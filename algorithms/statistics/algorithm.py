@@ -113,7 +113,7 @@ class Statistics(Algorithm):
         if table.records > most and not self.noisy:
             unfit(
                 DataError(
-                    f"site {site_id!r} has {table.records} records, more than algorithm.max_records",
+                    f"site {site_id!r} has more records than algorithm.max_records",
                     remedy=f"raise it above {most} in the study",
                 )
             )

@@ -286,4 +286,7 @@ def _terms(node: Any) -> list[Term]:
 
 
 def _once(terms: Iterable[Term]) -> list[Term]:
-    return list({frozenset(term): term for term in reversed(list(terms))}.values())[::-1]
+    seen: dict[frozenset[str], Term] = {}
+    for term in terms:
+        seen.setdefault(frozenset(term), term)
+    return list(seen.values())

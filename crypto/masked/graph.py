@@ -130,8 +130,10 @@ def _fewest(
 ) -> Holders:
     per_attempt = bits + math.log2(ATTEMPTS)
     sizes = list(range(1, least - colluders))
+    threshold = 0
     for count in range(1, advertised - 1):
-        threshold = count
+        # One holder more carries at most one share more: fewer draws lose fewer, whatever is drawn.
+        threshold += 1
         while threshold and log2_lost(advertised, dropout_rate, Holders(count, threshold)) > math.log2(
             LOST_SUMS
         ):

@@ -20,6 +20,7 @@ from secfed.dp.mechanisms.sampler import NoiseSampler, RoundedNormal
 from secfed.errors import ConfigError
 
 _COUNT_GRID_BITS: Final = 16
+_LEAST_CLIP_NORM: Final = 1e-30
 
 
 @dataclass(frozen=True)
@@ -64,4 +65,5 @@ class AdaptiveClip:
         # Twice the centred count is an integer: 2 (within - units / 2).
         noisy = ((2 * within - units) << _COUNT_GRID_BITS) + int(sampler.take(1)[0])
         fraction = min(1.0, max(0.0, 0.5 + noisy / (2 * grid * expected_units)))
-        return clip_norm * math.exp(-self.rate * (fraction - self.quantile))
+        # Where all gradients are zero C would shrink for ever, and nothing can be clipped to 0.
+        return max(clip_norm * math.exp(-self.rate * (fraction - self.quantile)), _LEAST_CLIP_NORM)

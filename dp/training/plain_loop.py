@@ -44,7 +44,7 @@ def train_locally(
     steps = Steps(training.optimiser, loss, device, settings)
     for _ in range(epochs):
         for batch in training.loader:
-            steps.take(batch, len(batch[1]))  # Poisson sampling may give an empty batch
+            steps.take(batch, len(batch[1]))
     training.model.eval()
     return steps.mean(empty=0.0)
 

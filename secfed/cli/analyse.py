@@ -72,6 +72,11 @@ def analyse(
             remedy='set algorithm.name = "statistics" and name analyses, or use: secfed simulate',
         )
     if model is not None:
+        if output is not None and model.resolve().is_relative_to(output.resolve()):
+            raise ConfigError(
+                f"--output {output}: holds the run whose model is analysed; it would be removed",
+                remedy="name another folder",
+            )
         reported, sites = _read(study, model)
         if output is not None:
             prepare(output, overwrite=overwrite)

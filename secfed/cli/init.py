@@ -139,7 +139,13 @@ def _data(
     if site_column is None:
         parted: dict[str, Any] = {"partition": "iid", "sites": sites}
     else:
-        parted = {"site_column": site_column, "sites": sorted(set(found[site_column]))}
+        names = sorted(set(found[site_column]))
+        if not all(1 <= len(name.encode()) <= 200 for name in names):
+            raise DataError(
+                f"--site-column {site_column}: some records name no hospital, or one of more than 200 bytes",
+                remedy="fill it in, or remove those records",
+            )
+        parted = {"site_column": site_column, "sites": names}
     return {
         "name": "csv",
         "path": str(table.resolve()),

@@ -119,7 +119,7 @@ def simulate(
     """Run a study on this machine: every hospital, the aggregator and the protocol between them.
 
     Shows progress, then a row per round, the final metrics, and what the aggregator saw. Stopped or killed,
-    the same command goes on where the run was.
+    the same command goes on where the run was; with --overwrite it begins again.
 
     [bold]Example:[/] secfed simulate study.toml --out runs/first --drop hospital-2@mask:3
     """

@@ -235,8 +235,10 @@ def _forecast(ledger: LedgerFacts, place: int) -> str:
 
     Epsilons compose to less than their sum, so the true number is rather larger.
     """
-    series = [one.after[place].spent for one in ledger.payments if place < len(one.after)][-(_RECENT + 1) :]
-    left = ledger.amounts[place].left
+    amount = ledger.amounts[place]
+    known = (one.spent_under(amount) for one in ledger.payments)
+    series = [spent for spent in known if spent is not None][-(_RECENT + 1) :]
+    left = amount.left
     if left is None or len(series) < 2:
         return ""
     each = (series[-1] - series[0]) / (len(series) - 1)

@@ -165,7 +165,11 @@ class _Pages:
             waiting=[view for view in hospital.studies() if view.waits],
             budgets=hospital.budgets(),
             checks=[item for item in hospital.checks() if item.level != "ok"],
-            days=[(say("Today"), today.isoformat(), left), (say("Yesterday"), yesterday, left)],
+            days=[
+                (say("Today"), today.isoformat(), left),
+                (say("Yesterday"), yesterday, left),
+                *((say("Without a date"), day, left) for day, _ in left if not day),
+            ],
             counted=_counted,
             report=hospital.records.report(),
         )

@@ -114,6 +114,12 @@ def holds_a_run(out: Path, *, overwrite: bool) -> bool:
             f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.",
             remedy=ANOTHER_FOLDER,
         )
+    if (out / TRANSCRIPT_FILE).is_file():
+        try:
+            with ChainFile(out / TRANSCRIPT_FILE, synced=False):
+                pass  # nobody else is writing
+        except TranscriptError as error:
+            raise ConfigError(f"--out {out}: {error.message}", remedy=ANOTHER_FOLDER) from None
     return True
 
 

@@ -121,6 +121,8 @@ class RoundReport:
 
     def completed(self, found: Metrics) -> RoundReport:
         """The report with the metrics that are known by now; the same object if none is new."""
+        if found == self.metrics:  # most often, and soon told
+            return self
         if self.metrics is not None and _same({**self.metrics, **found}, self.metrics):
             return self
         return replace(self, metrics={**(self.metrics or {}), **found})

@@ -10,6 +10,7 @@ from secfed.records.transcript import Log
 from secfed.server.coordinator import Coordinator, Keeper, StudyRun
 from secfed.server.opened_rounds import OpenedRounds, SumStore
 from secfed.server.round import Ask, Rules
+from secfed.storage.atomic import sync_folder
 from secfed.wire.layout import State
 
 
@@ -32,5 +33,6 @@ def make_run(
     protection = rules.protection
     if isinstance(protection, OpenedAtSites):
         sums.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(sums.parent)  # a checkpoint names sums in it
         return OpenedRounds(algorithm, rounds, protection, rules, SumStore(sums), ask, log, keeper)
     return Coordinator(algorithm, rounds, rules, ask, log, keeper, start)

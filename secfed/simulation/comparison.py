@@ -89,12 +89,12 @@ class Comparer:
         return Comparison(self.other, (*rows, mean))
 
     def _by_local_training(self, built: FedAvg, start: State | None) -> _BySite:
-        alone = FedAvg(built.setting, built.options)
+        alone = FedAvg(built.given, built.options)
         if self.other == "alone":
             trained = {site: _lonely_model(alone, site, start) for site in built.setting.sites}
             return {site: built.per_site(model)[site] for site, model in trained.items()}
         pooled, place_of = with_pooled_records(built.setting.data)
-        together = FedAvg(replace(built.setting, data=pooled), built.options)
+        together = FedAvg(replace(built.given, data=pooled), built.options)
         return built.per_site(_lonely_model(together, place_of[built.setting.sites[0]], start))
 
     def _played_with_others(self, start: State | None, sites: Collection[SiteId]) -> _BySite:

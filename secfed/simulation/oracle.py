@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from secfed.algorithms.framework.base import Metrics
 from secfed.algorithms.framework.datasets import SiteId
 
-_LOSSES = ("loss", "infonce")
+_LOSSES = ("loss", "infonce", "mse", "mae")
 
 
 def worst_site_metrics(metrics: Mapping[SiteId, Metrics]) -> Metrics:

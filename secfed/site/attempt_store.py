@@ -49,7 +49,7 @@ class AttemptStore:
         raise NotImplementedError
 
     def take(self, round_number: int, taken: Mapping[str, bytes]) -> None:
-        """Digests of a round's broadcasts that later ones build on, by exchange; before the newest's work."""
+        """Digests of a round's broadcasts that later ones build on, by exchange; once its work is kept."""
 
     def taken(self) -> tuple[int, Mapping[str, bytes]]:
         """The round and the digests that :meth:`take` was told of last."""

@@ -64,7 +64,7 @@ from secfed.site.privacy import SitePrivacy
 from secfed.site.release_ledger import ReleaseLedger
 from secfed.site.session import Site
 from secfed.site.terms import Terms
-from secfed.storage.atomic import unwritable_errors, write_durably
+from secfed.storage.atomic import sync_folder, unwritable_errors, write_durably
 from secfed.storage.failpoints import failpoint
 from secfed.storage.signed_files import SignedFiles
 from secfed.study.warm_start import find_initial_model
@@ -200,6 +200,7 @@ def open_site_study(
     study, identity, folder = terms.study, member.identity, study_folder(state, terms.study_id)
     with unwritable_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(folder.parent)
     with ExitStack() as opened:  # closed again where anything below fails
         journal = Journal(state / "journal.sqlite")
         opened.callback(journal.close)

@@ -161,15 +161,15 @@ def payments_appendix(report: Report) -> doc.Section:
             heads = ledger.amounts[:2]
             stated = say("; ").join(f"{phrases.period(one)}: {phrases.statement(one)}" for one in heads)
             blocks.append(doc.Heading(_at(ledger.site, ledger), phrases.sentence(stated)))
-            totals = [_total_column(place, amount) for place, amount in enumerate(heads)]
+            totals = [_total_column(amount) for amount in heads]
             blocks.append(doc.table([*_PAYMENT_COLUMNS, *totals], ledger.payments))
     return doc.Section("payments", say("Appendix: every payment"), tuple(blocks), folded=True)
 
 
-def _total_column(place: int, budget: Amount) -> doc.Column[Payment]:
+def _total_column(budget: Amount) -> doc.Column[Payment]:
     def spent(payment: Payment) -> str:
-        known = place < len(payment.after)
-        return phrases.number_up(payment.after[place].spent) if known else phrases.NOTHING
+        known = payment.spent_under(budget)
+        return phrases.NOTHING if known is None else phrases.number_up(known)
 
     return doc.Column(f"Epsilon {phrases.period(budget)}", 4, spent, "number")  # a word in all languages
 

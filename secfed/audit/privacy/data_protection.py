@@ -90,7 +90,8 @@ def plain_words(report: Report) -> doc.Section:
     """What was done, and what the numbers mean."""
     texts = phrases.TEXTS["plain"]
     blocks: list[doc.Block] = [doc.Text(texts["training"]), doc.Text(texts["guessing"])]
-    risks = [(_risk(amount), where) for where, amount in _amounts(report) if amount.adjacency is not None]
+    paid = ((where, amount) for where, amount in _amounts(report) if amount.whole.adjacency is not None)
+    risks = [(_risk(amount), where) for where, amount in paid]
     rows = tuple((where, *cells) for cells, where in releases.together(risks))
     if rows:
         headers = (
@@ -118,10 +119,11 @@ def _amounts(report: Report) -> Iterator[tuple[str, Amount]]:
 
 
 def _risk(amount: Amount) -> tuple[str, str, str]:
-    times = say("{factor} times as likely", factor=phrases.factor(amount.spent))
+    whole = amount.whole
+    times = say("{factor} times as likely", factor=phrases.factor(whole.spent))
     share = phrases.percent_up(1.0 if amount.found is None else amount.found)
     stated = say(
-        "{statement}; counts {period}", statement=phrases.statement(amount), period=phrases.period(amount)
+        "{statement}; counts {period}", statement=phrases.statement(whole), period=phrases.period(whole)
     )
     return stated, times, share
 
@@ -197,9 +199,11 @@ def _recipients(report: Report) -> str:
 
 
 def _measures(report: Report) -> str:
-    kinds = dict.fromkeys(study.protection for study in report.studies if study.protection)
-    parts = [say("Secure aggregation: {kinds}.", kinds=", ".join(kinds) or say("not recorded"))]
-    if any(ledger.payments for ledger in report.ledgers):
+    recorded = [study.protection for study in report.studies if study.protection]
+    kinds = ", ".join(dict.fromkeys(kind for kind in recorded if kind in _HIDES))
+    none = say("none") if recorded else say("not recorded")
+    parts = [say("Secure aggregation: {kinds}.", kinds=kinds or none)]
+    if any(ledger.payments and any(one.limit for one in ledger.amounts) for ledger in report.ledgers):
         parts.append(say("Differential privacy with an enforced budget per data set, paid before every use."))
     parts.append(say("Signed, append-only records at every party, checked for this report."))
     return " ".join(parts)
@@ -254,7 +258,7 @@ def _risk_measures(report: Report) -> list[str]:
 def _residual(report: Report) -> list[str]:
     texts = phrases.TEXTS["article_35"]
     lines = [texts["group"], say("What epsilon leaves open: see the table in the plain words.")]
-    relations = {amount.adjacency for _, amount in _amounts(report)}
+    relations = {amount.whole.adjacency for _, amount in _amounts(report)}
     if relations & {"add-or-remove-record", "replace-record"}:
         lines.append(texts["record"])
     if "replace-patient" in relations:

@@ -30,10 +30,18 @@ class Amount:
     accountant: str | None  # which computed it; None if nothing was spent
     version: str | None  # of the accountant's library
     relies_on: str  # "local-noise", "sum-noise" (added in shares by several sites) or "nothing" (not spent)
-    # Of members, at most, by a membership test with 1 % false alarms; None where it is not the last standing.
+    # Of members, at most, by a membership test with 1 % false alarms, after everything ever paid; None where
+    # it is not the last standing.
     found: float | None = None
-    # How often somebody is right, at most, who held both answers for equally likely; None as above.
+    # How often somebody is right, at most, who held both answers for equally likely; as above.
     guessed: float | None = None
+    # Everything ever paid, of a budget that counts a period only: what was given away stays given away.
+    ever: Amount | None = None
+
+    @property
+    def whole(self) -> Amount:
+        """What it means rests on this: everything ever paid."""
+        return self if self.ever is None else self.ever
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,14 @@ class Payment:
     event: dict[str, Any]
     record_private: bool
     after: tuple[Amount, ...]
+
+    def spent_under(self, budget: Amount) -> float | None:
+        """Epsilon of one budget after this payment; None where that budget was not in force."""
+        for amount in self.after:
+            same = (amount.protects, amount.delta, amount.period_days)
+            if same == (budget.protects, budget.delta, budget.period_days):
+                return amount.spent
+        return None
 
 
 @dataclass(frozen=True)

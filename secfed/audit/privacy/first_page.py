@@ -61,14 +61,15 @@ def summary(report: Report) -> doc.Section:
 
 def meaning(amount: Amount) -> str:
     """What an epsilon means to the one whom it protects, from the whole privacy curve."""
-    if amount.adjacency is None:
+    relation = amount.whole.adjacency
+    if relation is None:
         return str(_MEANING["nothing_spent"])
-    secret = _MEANING["secret"].get(amount.adjacency, _MEANING["other_secret"])
+    secret = _MEANING["secret"].get(relation, _MEANING["other_secret"])
     guessed = 1.0 if amount.guessed is None else amount.guessed
     if phrases.is_certain(guessed):
         return str(_MEANING["nothing_left"]).format(secret=secret)
     found = 1.0 if amount.found is None else amount.found
-    kind = _FOUND.get(amount.adjacency, "told")
+    kind = _FOUND.get(relation, "told")
     sentences = [_MEANING["guess"]] + ([] if phrases.is_certain(found) else [_MEANING[kind]])
     return " ".join(sentences).format(
         secret=secret, guessed=phrases.of_hundred(guessed), found=phrases.of_hundred(found)
@@ -94,10 +95,12 @@ def _card(report: Report, group: list[LedgerFacts]) -> doc.Card:
         return doc.Card(title, say("No budget is recorded."), phrases.NOTHING, nothing, None, ())
     nearest = [max(one.amounts, key=_share) for one in group]
     shown = max(nearest, key=lambda one: (one.spent, one.guessed or 0.0))
+    alike = [one for one in nearest if one.protects == shown.protects]
+    worst = max(alike, key=lambda one: (one.guessed or 0.0, one.whole.spent))
     whom = phrases.TEXTS["protects"][phrases.hidden(shown)]
     facts = (
         (say("delta"), phrases.delta(shown.delta)),
-        (say("protects"), f"{whom} ({shown.adjacency or say('nothing spent yet')})"),
+        (say("protects"), f"{whom} ({shown.whole.adjacency or say('nothing spent yet')})"),
         (say("left"), phrases.number_down(shown.left)),
         (say("counts"), say("{period}, all studies together", period=phrases.period(shown))),
         (say("accountant"), accountant_of(shown)),
@@ -105,7 +108,7 @@ def _card(report: Report, group: list[LedgerFacts]) -> doc.Card:
     outside = dict.fromkeys(line for one in group for line in releases.uncovered(report, one.site))
     return doc.Card(
         title,
-        meaning(shown),
+        meaning(worst),
         phrases.number_up(shown.spent),
         say("of epsilon {limit}", limit=phrases.limit(shown)) if shown.limit else say("epsilon, no limit"),
         None if shown.limit is None else min(1.0, shown.spent / shown.limit),

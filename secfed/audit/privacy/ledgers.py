@@ -47,11 +47,24 @@ def ledger_facts(state: CheckedFolder, ledger: VerifiedRecord, now_s: int) -> Le
         recoveries=sum(entry.kind == RECOVERED for entry in entries),
         limit_changes=max(0, len(budgets) - 1),
         amounts=tuple(
-            replace(_amount(one, spent), found=_found(one), guessed=_guessed(one)) for one in standings
+            _last_amount(state, one, spent, now_s, like)
+            for one, like in zip(standings, recorded, strict=False)
         ),
         studies=tuple(_spends(payments, spent, limits, chosen)),
         payments=tuple(payments),
     )
+
+
+def _last_amount(
+    state: CheckedFolder, one: Standing, spent: Sequence[Spent], now_s: int, like: Mapping[str, Any] | None
+) -> Amount:
+    """Where a budget stands at the end, and what all that was ever paid means."""
+    amount, budget, whole = _amount(one, spent), one.budget, one
+    if budget.period_days is not None:
+        unlimited = replace(budget, epsilon=None, period_days=None)
+        whole = state.recomputer.standing(unlimited, spent, now_s, like)
+        amount = replace(amount, ever=_amount(whole, spent))
+    return replace(amount, found=_found(whole), guessed=_guessed(whole))
 
 
 def _limits(budgets: Sequence[Mapping[str, Any]]) -> list[Budget]:

@@ -143,12 +143,8 @@ def _short(name: str) -> str:
 
 
 def _spent(payment: Payment, wanted: Amount) -> float:
-    """Epsilon of one budget after a payment; NaN where that budget was not in force."""
-    for amount in payment.after:
-        same = (amount.protects, amount.delta, amount.period_days)
-        if same == (wanted.protects, wanted.delta, wanted.period_days):
-            return amount.spent
-    return math.nan
+    known = payment.spent_under(wanted)
+    return math.nan if known is None else known  # a gap in the line
 
 
 def _few_dates(axes: Axes, places: Sequence[float]) -> None:

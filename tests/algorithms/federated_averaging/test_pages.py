@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.data.memory import SiteTables
+from secfed.algorithms.federated_averaging.fednova import FedNova
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_privacy import LocalPrivacy
@@ -146,6 +147,15 @@ def test_fednova_averages_directions_and_steps(momentum: float) -> None:
     server.absorb(1, update, add(update, {s: algorithm.site(s).contribute(1, update, state) for s in SITES}))
     assert len(set(norms)) > 1
     assert torch.allclose(flat(server.model(), names), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("norm", "records", "steps"), [("pooled", 33, 1), ("pooled", 34, 2), (None, 33, 2), (None, 1, 1)]
+)
+def test_fednova_counts_no_step_that_is_not_taken(norm: str | None, records: int, steps: int) -> None:
+    options = SimpleNamespace(local_epochs=1, momentum=0.0, batch_size=32, batch_norm=norm)
+    found = FedNova._divisor(SimpleNamespace(options=options), SimpleNamespace(train_y=range(records)))  # type: ignore[arg-type]
+    assert found == steps
 
 
 def test_fednova_counts_steps_where_training_fails(monkeypatch: pytest.MonkeyPatch) -> None:

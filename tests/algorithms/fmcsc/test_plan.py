@@ -150,6 +150,7 @@ def test_an_exchange_of_another_round_is_refused():
         (12, 12, 0.5, (6, 6)),
         (12, 12, 0.7, (8, 8)),
         (8, 16, 0.5, (4, 8)),
+        (50, 50, 0.29, (15, 14)),  # 29 of a hundred: 0.29 * 100 is a little less
         (6, 6, 0.7, (4, 6)),  # no fewer than three of each view
     ],
 )

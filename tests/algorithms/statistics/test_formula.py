@@ -65,6 +65,8 @@ def pandas_frame(table: Table):
         "y ~ (age + sex)*(stage + arm) - arm:age",
         "y ~ age*bmi:sex*stage - sex",
         "y ~ bmi + age + bmi:age:sex + sex:stage - 1",
+        "y ~ sex + stage + sex - 1",
+        "y ~ sex*age + sex",
         "y ~ 1",
         "age ~ I(y**2) + I((y + 1)**4):sex",
     ],

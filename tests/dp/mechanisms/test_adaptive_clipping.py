@@ -64,6 +64,15 @@ def test_an_empty_draw_is_noise_around_one_half() -> None:
     assert norm == pytest.approx(3.0, rel=1e-3)
 
 
+def test_gradients_of_zero_leave_a_norm_to_clip_to() -> None:
+    adaptive = AdaptiveClip(quantile=0.5, rate=0.2, count_deviation=0.001)
+    norm = 1e-30
+    for seed in range(5):
+        random = SecureRandom.for_simulation(seed)
+        norm = adaptive.next_norm(norm, within=50, units=50, expected_units=50, random=random)
+    assert norm == 1e-30
+
+
 def test_the_count_carries_the_noise_that_is_paid_for() -> None:
     """C' = C exp(-rate (fraction - quantile)), and the fraction carries noise of deviation s / M."""
     adaptive = AdaptiveClip(quantile=0.5, rate=0.2, count_deviation=10.0)

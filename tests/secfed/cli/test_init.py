@@ -81,6 +81,13 @@ def test_a_hospital_whose_records_come_last_is_not_left_out(
     assert not (tmp_path / "more").exists()
 
 
+def test_every_record_names_a_hospital(table: Path, tmp_path: Path) -> None:
+    table.write_text(table.read_text().replace("h1,", ",", 1))
+    done = init(tmp_path / "new", "--table", table, "--label", "sick", "--site-column", "hospital")
+    assert done.exit_code != 0
+    assert "some records name no hospital" in done.stderr
+
+
 def test_features_are_named_and_what_may_identify_a_record_is_said(table: Path, tmp_path: Path) -> None:
     lines = table.read_text().splitlines()
     ids = ["patient_id", *(str(70_000 + 7 * number) for number in range(len(lines) - 1))]

@@ -152,7 +152,7 @@ def test_what_left_and_what_is_left_and_whether_it_verifies(opened: Opened) -> N
     yesterday = left[left.index("Yesterday") :]
     assert yesterday.count("earlier (") == 2
     assert "2,054 exact" in yesterday
-    assert "Nothing left the hospital." in left[: left.index("Yesterday")]
+    assert "Nothing that was paid for left the hospital." in left[: left.index("Yesterday")]
     assert "Yesterday" in text(client, "/")
     assert "2 sums with numbers of this hospital" in text(client, "/")
     assert "of epsilon 20 left" in text(client, "/budgets")

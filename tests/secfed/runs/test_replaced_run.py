@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from secfed.errors import ConfigError
+from secfed.records.chain_file import ChainFile
 from secfed.runs.replaced_run import replacing
 
 
@@ -40,6 +41,18 @@ def test_the_new_run_takes_the_place_and_what_no_run_writes_stays(tmp_path: Path
         assert files(out)["run.json"] == "old"
     assert files(tmp_path) == {f"run/{name}": text for name, text in NEW.items()}
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_that_another_command_is_writing_stays(tmp_path: Path) -> None:
+    out = earlier(tmp_path)
+    before = files(out)
+    with (
+        ChainFile(out / "transcript.jsonl", synced=False),
+        pytest.raises(ConfigError, match="another process is writing"),
+        replacing(out),
+    ):
+        pass
+    assert files(out) == {**before, "transcript.jsonl": ""}
 
 
 def test_an_error_leaves_the_earlier_run_whole_and_nothing_else(tmp_path: Path) -> None:

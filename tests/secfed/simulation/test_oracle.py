@@ -40,6 +40,13 @@ def test_alone_equals_a_federation_in_which_only_that_site_has_weight():
     assert row.other["loss"] == pytest.approx(row.federated["loss"], rel=1e-4)
 
 
+def test_adapters_are_put_in_once_for_training_alone_too():
+    study = Study.parse(
+        BREAST_CANCER.replace('name = "fedavg"', 'name = "fedavg"\nadapters = ["*"]\nadapter_rank = 1')
+    )
+    assert len(compare_alone(study, build(study).initial).rows) > 1
+
+
 def test_alone_ignores_the_pull_of_fedprox():
     averaging = Study.parse(BREAST_CANCER)
     prox = Study.parse(BREAST_CANCER.replace('"fedavg"', '"fedprox"\nmu = 5.0'))
@@ -59,6 +66,7 @@ def test_comparison_uses_the_same_held_out_records_and_ends_with_the_means():
 def test_the_worst_site_is_of_those_that_have_the_metric():
     metrics = {"a": {"roc_auc": 0.8, "loss": 1.0}, "b": {"loss": 3.0}, "c": {"roc_auc": 0.6, "loss": 2.0}}
     assert worst_site_metrics(metrics) == {"roc_auc": 0.6, "loss": 3.0}
+    assert worst_site_metrics({"a": {"mse": 1.0}, "b": {"mse": 9.0}}) == {"mse": 9.0}
 
 
 def test_breast_cancer_example_reaches_its_goal_on_held_out_patients():

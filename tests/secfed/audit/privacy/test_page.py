@@ -7,11 +7,13 @@ import re
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pypdf
 import pytest
 
 from secfed.audit.party import Problem
+from secfed.audit.privacy import make_report
 from secfed.audit.privacy.budgets import alike
 from secfed.audit.privacy.data_protection import build
 from secfed.audit.privacy.document import Card, Cards, ReportTable
@@ -20,7 +22,13 @@ from secfed.audit.privacy.first_page import meaning
 from secfed.audit.render import figures
 from secfed.audit.render.html import to_html
 from secfed.audit.render.pdf import to_pdf
-from tests.dp.report_case import SECRET, keep
+from secfed.crypto.identity import Identity, Roster
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.events import Gaussian
+from secfed.dp.accounting.interface import Rdp
+from secfed.dp.ledger.ledger import Ledger
+from secfed.records.roster_file import ROSTER_FILE, write_roster
+from tests.dp.report_case import ADD, DATASET, DAY_S, LEDGER, SECRET, START_S, keep
 
 
 class _Parsed(HTMLParser):
@@ -298,3 +306,38 @@ def test_a_card_without_a_limit_has_no_bar(made: Report) -> None:
     assert isinstance(card, Card)
     assert (card.fraction, card.of) == (None, "epsilon, no limit")
     assert 'class="bar"' not in to_html(replace(made, ledgers=(free,)))
+
+
+ANNA = Identity.from_seed("st-anna", bytes([3]) * 32)
+
+
+def card_of(folder: Path, budgets: tuple[Budget, ...], later_days: int) -> Card:
+    """Of a ledger with three payments, ten days apart."""
+    folder.mkdir()
+    write_roster(folder / ROSTER_FILE, Roster.of(Identity.generate("aggregator"), [ANNA]))
+    days = [0]
+
+    def clock() -> float:
+        return START_S + days[0] * DAY_S
+
+    ledger = Ledger(folder / LEDGER, ANNA, DATASET, budgets, accountant=Rdp(), clock=clock)
+    for number in (1, 2, 3):
+        days[0] += 10
+        ledger.spend(Gaussian(ADD, 3.0, 1), study="s", round_number=number, exchange="update")
+    days[0] += later_days
+    page = build(make_report([folder], clock=clock))
+    blocks = [block for section in page.sections for block in section.blocks]
+    (card,) = next(block for block in blocks if isinstance(block, Cards)).cards
+    return card
+
+
+@pytest.mark.parametrize("later_days", [0, 60])
+@pytest.mark.parametrize("more", [(), (Budget(100.0, 1e-5),)])
+def test_what_was_spent_before_the_period_still_counts_for_what_it_means(
+    tmp_path: Path, later_days: int, more: tuple[Budget, ...]
+) -> None:
+    period = card_of(tmp_path / "period", (Budget(5.0, 1e-5, period_days=15), *more), later_days)
+    ever = card_of(tmp_path / "ever", (Budget(5.0, 1e-5),), later_days)
+    assert period.meaning == ever.meaning
+    assert "Nothing was spent" not in period.meaning
+    assert more or period.value != ever.value  # its bar is of the period

@@ -128,7 +128,8 @@ class TestFacts:
             "decisions named_rosters secfed_build"
         )
         assert " ".join(content["ledgers"][0]["amounts"][0]) == (
-            "protects limit spent left delta period_days adjacency accountant version relies_on found guessed"
+            "protects limit spent left delta period_days adjacency accountant version relies_on "
+            "found guessed ever"
         )
 
     def test_old_transcripts_without_settings_are_reported_as_such(self, tmp_path: Path) -> None:
