@@ -6,8 +6,8 @@ reads what ``kept_runs.py`` keeps of ``results_vlp.py`` and of ``examples/vlp-me
 rewrites the section "claims" of docs/results/vlp.md. A claim is a difference of two methods with the same
 seeds, hence the same records, division and batches. The interval is Student's, 95 %, over those differences.
 A claim is *shown* where it lies on the claim's side of zero, *refuted* where it lies on the other, and *open*
-otherwise, or where seeds are too few or all equal for an interval. Of seeds 1 to 3 only what was printed is
-left: ``vlp-claims-earlier`` among them has it, rounded to a tenth of a point.
+otherwise, or where seeds are too few or all equal for an interval. Of many runs with seeds 1 to 3
+only what was printed is left: ``vlp-claims-earlier`` has it, rounded to a tenth of a point.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Each line is a difference of two methods with the same seeds: its mean and its 9
 the other; **open**: it contains zero, or there are fewer than three seeds, or all agree to the last held-out
 pair, which says nothing of how far others lie. Every line is for itself, uncorrected for how many there are.
 Seeds are taken in order, as many as there was time for, whatever they show; the runs are in [runs](runs), a
-line each. Of seeds 1 to 3 only what this table had is left, rounded: limits of more than three seeds may be
-off by a tenth. Claims with tables of their own: [the papers' regime](#in-the-papers-regime), [GLoRIA and
-MGCA](#with-glorias-and-mgcas-objectives), [few labels](#few-labels-on-the-features-that-training-reads).
+line each. Where runs of seeds 1 to 3 are not among them, what this table had of them is pooled, rounded:
+limits may be off by a tenth. Claims with tables of their own: [the papers' regime](#in-the-papers-regime),
+[GLoRIA and MGCA](#with-glorias-and-mgcas-objectives),
+[few labels](#few-labels-on-the-features-that-training-reads), [photographs](#on-top-of-public-encoders).
 
 Synthetic chest images, encoders pretrained on others of their kind:"""
 _HEAD_OF_SWEEP = (
