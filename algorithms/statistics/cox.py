@@ -39,10 +39,11 @@ from secfed.algorithms.statistics.newton import FARTHEST, NewtonAnalysis
 from secfed.algorithms.statistics.options import CoxOptions
 from secfed.algorithms.statistics.results import Result, ResultTable
 from secfed.algorithms.statistics.small_categories import support, support_part
-from secfed.algorithms.statistics.survival import Times, at_risk, by_time
+from secfed.algorithms.statistics.survival import Times, at_risk
 from secfed.errors import ConfigError
 
 _CONSTANT: Final = 1e-9  # the variance of a scaled column, below which it does not vary
+_AT_A_TIME: Final = 4096  # records
 _LARGEST: Final = 6.0  # logarithm of a hazard over the mean record's
 _LARGEST_HAZARD: Final = 403.4287934927351  # e^6
 
@@ -123,10 +124,19 @@ class Cox(NewtonAnalysis):
         eta = x @ given["beta"] - float(given["offset"]) if step else np.zeros(len(x))
         hazard = np.exp(np.clip(eta, -_LARGEST, _LARGEST))
         rows, columns = np.tril_indices(self.size)
-        moments = np.column_stack([np.ones(len(x)), x, x[:, rows] * x[:, columns]]) * hazard[:, None]
         count = self.times.count
+        leaving = np.zeros((count, 1 + self.size + len(rows)))
+        tied = np.zeros_like(leaving)
+        for start in range(0, len(x), _AT_A_TIME):  # the products of all records at once can take gigabytes
+            part = slice(start, start + _AT_A_TIME)
+            some, happened = x[part], events[part]
+            moments = np.column_stack([np.ones(len(some)), some, some[:, rows] * some[:, columns]])
+            moments *= hazard[part, None]
+            np.add.at(leaving, where[part], moments)
+            if self.efron:
+                np.add.at(tied, where[part][happened], moments[happened])
         found: dict[str, Values | float] = {
-            "leaving": by_time(where, moments, count),
+            "leaving": leaving,
             "events": np.bincount(where[events], minlength=count).astype(np.float64),
             "terms": x[events].sum(axis=0),
             "columns": x.sum(axis=0),
@@ -135,7 +145,7 @@ class Cox(NewtonAnalysis):
             "beyond": float((np.abs(eta) > _LARGEST).sum()),
         }
         if self.efron:
-            found["tied"] = by_time(where[events], moments[events], count)
+            found["tied"] = tied
         return found
 
     def absorb(self, step: int, totals: Mapping[str, torch.Tensor], state: State, *, same: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.tabular.columns import Column, Table
-from secfed.algorithms.statistics.analysis import Analysis, Values
+from secfed.algorithms.statistics.analysis import Analysis
 from secfed.errors import ConfigError
 
 _MOST_TIMES: Final = 20_000
@@ -65,11 +65,4 @@ def at_risk(leaving: list[float]) -> list[float]:
     for j in reversed(range(len(leaving))):
         left += leaving[j]
         found[j] = left
-    return found
-
-
-def by_time(where: NDArray[np.int64], weights: Values, count: int) -> Values:
-    """Sums of the rows [n, k] of each time: [count, k]."""
-    found = np.zeros((count, weights.shape[1]))
-    np.add.at(found, where, weights)
     return found

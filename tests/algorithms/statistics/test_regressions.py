@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from secfed.algorithms.data.tabular.columns import Column
+from secfed.algorithms.statistics import cox
 from secfed.errors import ConfigError
 from tests.algorithms.statistics_case import Records, of_kind, run, study
 
@@ -110,6 +111,16 @@ def test_proportional_hazards_are_those_of_the_pooled_records(ties: str) -> None
     assert values["standard_errors"] == pytest.approx(pooled.bse, abs=1e-8)
     assert values["log_likelihood"] == float(f"{pooled.llf:.3e}")
     assert values["null_log_likelihood"] == float(f"{values['null_log_likelihood']:.3e}")
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_some_records_at_a_time_give_the_same_bits(ties: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**HAZARD, "formula": "age + sex", "ties": ties}
+    whole = of_kind(COLUMNS, RECORDS, **options).result.values
+    monkeypatch.setattr(cox, "_AT_A_TIME", 7)
+    parts = of_kind(COLUMNS, RECORDS, **options).result.values
+    for name, values in whole.items():
+        assert np.array_equal(parts[name], values, equal_nan=True), name
 
 
 def test_a_ridge_is_that_of_penalised_least_squares() -> None:
