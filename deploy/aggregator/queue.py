@@ -8,6 +8,7 @@ no state of its own: what is there says what is left to do.
 from __future__ import annotations
 
 import json
+import math
 import time
 import tomllib
 from collections import Counter
@@ -91,6 +92,8 @@ class StudyQueue:
         self.is_single = len(self._sources) == 1 and not self._sources[0].is_dir()
         self._is_paused, self._tell, self._stopper = is_paused, tell, stopper
         self._patience_s = patience_s
+        if math.isnan(patience_s):  # every study would give way at once
+            raise ConfigError("--patience nan: is not a number", remedy="leave it out for 600 seconds")
         for source in self._sources:
             if not source.exists():
                 raise ConfigError(f"{source}: no such file or folder", remedy="name studies that are there")

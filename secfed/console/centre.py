@@ -5,8 +5,10 @@ Read are the consortium's folder and the folders of its runs (``secfed aggregate
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +96,11 @@ class Run:
         return settings_digest(self.study) or ""
 
     @property
+    def address(self) -> str:
+        """Of its page: there may be several runs of one study."""
+        return f"{self.digest}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]}"
+
+    @property
     def title(self) -> str:
         """The study as people name it."""
         return printable(self.study)
@@ -152,9 +159,9 @@ class Centre:
         runs = [_read(folder) for folder in sorted(found, key=lambda one: -found[one])]
         return [run for run in runs if run.owner == AGGREGATOR]  # a hospital's own transcript is not for here
 
-    def run(self, digest: str) -> Run | None:
-        """One run by the digest of its study."""
-        return next((run for run in self.runs() if run.digest == digest), None)
+    def run(self, address: str) -> Run | None:
+        """One run, or the newest of a study by its digest."""
+        return next((run for run in self.runs() if address in (run.address, run.digest)), None)
 
     def members(self) -> list[MemberView]:
         """Every enrolled hospital."""

@@ -113,7 +113,7 @@ def make_app(console: Console) -> Starlette:
         routes += [
             Route("/", pages.centre),
             Route("/hospitals", pages.hospitals),
-            Route("/runs/{digest:str}", pages.run),
+            Route("/runs/{address:str}", pages.run),
         ]
     else:
         routes += [Route("/", pages.records)]
@@ -294,7 +294,7 @@ class _Pages:
 
     def run(self, request: Request) -> Response:
         """One run, round by round."""
-        run = self._centre.run(request.path_params["digest"])
+        run = self._centre.run(request.path_params["address"])
         if run is None:
             raise HTTPException(404)
         return self._show(request, "run", can_live=True, run=run)

@@ -114,7 +114,7 @@ def test_how_many_uploads_are_held_at_a_time_is_the_operators_choice(centre, mon
 
 
 def test_a_time_that_is_no_number_is_refused(centre):
-    for option in ("--silent", "--farewell"):
+    for option in ("--silent", "--farewell", "--patience"):
         assert f"{option} nan: is not a number" in refused(centre, option, "nan").output
 
 

@@ -266,6 +266,15 @@ class TestCentre:
         for page in ("/budgets", "/left", "/decisions", "/studies", f"/runs/{DIGEST}"):
             assert client.get(page).status_code == 404
 
+    def test_two_runs_of_one_study_have_a_page_each(self, opened: Opened) -> None:
+        shutil.copytree(opened.run, opened.run / "again")
+        centre = Centre(None, [opened.run])
+        runs = centre.runs()
+        assert [run.digest for run in runs] == 2 * [PAST.digest().hex()]
+        found = [centre.run(run.address) for run in runs]
+        assert [run and run.folder for run in found] == [run.folder for run in runs]
+        assert len({run.folder for run in runs}) == 2
+
     def test_a_hospitals_own_transcript_is_not_for_the_centre(self, opened: Opened) -> None:
         assert [run.folder.name for run in Centre(None, [opened.site.state / "studies"]).runs()] == []
         assert len(Centre(None, [opened.run]).runs()) == 1
