@@ -51,13 +51,17 @@ class MlflowWriter:
             max_results=1,
             order_by=["attributes.start_time DESC"],
         )
-        if runs and (resumed or runs[0].info.status == "RUNNING"):
+        if runs and resumed:
             self._run_id = runs[0].info.run_id
             return {
                 (metric.key, metric.step)
                 for key in runs[0].data.metrics
                 for metric in client.get_metric_history(self._run_id, key)
             }
+        if (
+            runs and runs[0].info.status == "RUNNING"
+        ):  # of a process that was killed, and nothing goes on with it
+            client.set_terminated(runs[0].info.run_id, "KILLED")
         tags = {_RUN: run.identity} | {f"secfed.{name}": text for name, text in run.facts().items()}
         self._run_id = client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
         return set()

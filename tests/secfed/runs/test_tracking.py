@@ -233,6 +233,12 @@ def test_mlflow_goes_on_with_a_run_and_makes_a_new_one_for_a_new_run() -> None:
     assert run.tags["secfed.simulated"] == "false"
     start()  # the same simulation once more
     assert len(client.runs) == 2
+    tracked(
+        MlflowWriter("x", lambda _: client), replace(report, rounds=report.rounds[:1]), ends=False
+    )  # killed
+    start()  # and begun again
+    assert [one.info.status for one in client.runs[2:]] == ["KILLED", "FINISHED"]
+    assert sorted(one.step for one in client.runs[3].history if one.key == "metrics/loss") == [1, 2, 3]
 
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow and what it brings along
