@@ -8,6 +8,7 @@ import shutil
 from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -241,6 +242,21 @@ def test_an_admitted_study_is_no_longer_kept_as_waiting(opened: Opened) -> None:
     with pytest.raises(AssertionError, match="let in"):
         ask(opened.site, opened.roster)
     assert waiting.noted(opened.site.state, DIGEST) is None
+
+
+def test_a_report_is_made_anew_every_hour_because_periods_pass(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = opened_folders([opened.site.state]).records
+    assert records is not None
+    now_s = 3600.0 * 500_000
+    clock = SimpleNamespace(time=lambda: now_s, monotonic=lambda: now_s)
+    monkeypatch.setattr(records_module, "time", clock)
+    first = records.report()
+    now_s += 10.0
+    assert records.report() is first
+    now_s += 3600.0
+    assert records.report() is not first
 
 
 class TestCentre:
