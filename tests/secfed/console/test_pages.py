@@ -247,8 +247,7 @@ def test_an_admitted_study_is_no_longer_kept_as_waiting(opened: Opened) -> None:
 def test_a_report_is_made_anew_every_hour_because_periods_pass(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records = opened_folders([opened.site.state]).records
-    assert records is not None
+    records = records_module.Records([opened.site.state])
     now_s = 3600.0 * 500_000
     clock = SimpleNamespace(time=lambda: now_s, monotonic=lambda: now_s)
     monkeypatch.setattr(records_module, "time", clock)
@@ -339,8 +338,7 @@ def test_letters_that_are_drawn_as_nothing_are_marked() -> None:
 def test_a_record_that_goes_away_while_it_is_looked_at_is_left_out(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records = opened.console.records
-    assert records is not None
+    records = records_module.Records([opened.site.state])
     gone = opened.site.folder / "gone.json"
     monkeypatch.setattr(records_module, "files_below", lambda _folder: [gone])
     assert records._files() == []
