@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from secfed.algorithms.metrics.exact_logarithm import logarithm
 from secfed.algorithms.metrics.noise_error import stated
-from secfed.algorithms.statistics.arithmetic import logarithm
 from secfed.errors import RangeError
 
 _SCORES: Final = ("acc", "nmi", "ari")

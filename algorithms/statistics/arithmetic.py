@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 Vector = list[float]
 Matrix = list[list[float]]
-
-_LN2: Final = 0.6931471805599453
 
 
 def symmetric(packed: Sequence[float], size: int) -> Matrix:
@@ -97,20 +94,3 @@ def dot(one: Sequence[float], other: Sequence[float]) -> float:
 def four_digits(value: float) -> float:
     """In full digits a number can be compared with what every table of records would give."""
     return float(f"{value:.3e}")
-
-
-def logarithm(value: float) -> float:
-    """The natural logarithm of a positive number, to a few units in the last place.
-
-    Mathematical libraries differ in the last bit; this series does not.
-    """
-    mantissa, exponent = math.frexp(value)
-    if mantissa < 0.7071067811865476:
-        mantissa, exponent = 2.0 * mantissa, exponent - 1
-    ratio = (mantissa - 1.0) / (mantissa + 1.0)
-    square, term, total, n = ratio * ratio, ratio, 0.0, 1
-    while n < 40 and term != 0.0:
-        total += term / n
-        term *= square
-        n += 2
-    return 2.0 * total + exponent * _LN2

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from secfed.algorithms.data.tabular.columns import Table
+from secfed.algorithms.metrics.exact_logarithm import logarithm
 from secfed.algorithms.statistics.analysis import Part, Shapes, State, Values, hide, tensor
-from secfed.algorithms.statistics.arithmetic import Matrix, dot, four_digits, logarithm
+from secfed.algorithms.statistics.arithmetic import Matrix, dot, four_digits
 from secfed.algorithms.statistics.checks import (
     Checks,
     category_sets,

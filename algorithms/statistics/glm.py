@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from secfed.algorithms.data.tabular.columns import Table
+from secfed.algorithms.metrics.exact_logarithm import logarithm
 from secfed.algorithms.statistics.analysis import Part, Shapes, State, Values, hide, tensor
-from secfed.algorithms.statistics.arithmetic import four_digits, logarithm, symmetric
+from secfed.algorithms.statistics.arithmetic import four_digits, symmetric
 from secfed.algorithms.statistics.checks import (
     Checks,
     crossings_of,

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from secfed.algorithms.data.tabular.columns import Table
+from secfed.algorithms.metrics.exact_logarithm import logarithm
 from secfed.algorithms.statistics.analysis import (
     NOISE,
     WEIGHTS,
@@ -41,7 +42,7 @@ from secfed.algorithms.statistics.analysis import (
     hide,
     tensor,
 )
-from secfed.algorithms.statistics.arithmetic import Matrix, cholesky, logarithm, solve, symmetric
+from secfed.algorithms.statistics.arithmetic import Matrix, cholesky, solve, symmetric
 from secfed.algorithms.statistics.bounded_design import BoundedDesign, predictions, products_norm
 from secfed.algorithms.statistics.disclosure import Reason
 from secfed.algorithms.statistics.estimates import estimates
