@@ -84,7 +84,7 @@ CASES = {
     "text for a number": (edit("= 5", '= "5"'), "study.rounds: should be a valid int", "number"),
     "fraction for a count": (edit("= 5", "= 5.0"), "study.rounds: should be a valid int", ""),
     "truth for a count": (edit("= 5", "= true"), "study.rounds: should be a valid int", ""),
-    "seed too large": (edit("seed = 7", f"seed = {2**63}"), "study.seed", "seed"),
+    "seed too large": (edit("seed = 7", f"seed = {2**63}"), "study.seed", "a smaller number"),
     "name not fit for a file": (edit("demo-1", "../Demo 1"), "study.name", "lower-case"),
     "unknown algorithm": (edit("fedprox", "fedprx"), "algorithm.name: there is no 'fedprx'", "'fedprox'"),
     "no algorithm name": (edit('name = "fedprox"\n', ""), "algorithm.name: is missing", "of: canonical"),
