@@ -183,7 +183,7 @@ class OpenedRounds(StudyRun):
                 late = [site for site, sums in behind.items() if sums <= missing]
                 summed = Notice(self.store.read(missing)).encode()
                 self._ask("train", dict.fromkeys(late, summed), on_view)
-            asked = [site for site in members if site in behind]  # nobody who refused or is silent once more
+            asked = [site for site in members if site in behind]  # not who refused, or is silent
             views = {site: view for site, view in views.items() if site not in behind}
             on_view = partial(self._take_view, views)
         current = {site: view for site, view in views.items() if view.sums == self.store.count}
