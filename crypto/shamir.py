@@ -9,8 +9,10 @@ of the secret. Python integers are not constant-time; shares are handled on the 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 from secfed.errors import RangeError
 
@@ -73,14 +75,10 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     return total.to_bytes(SECRET_BYTES, "big")
 
 
-def weights_at_zero(points: tuple[int, ...]) -> list[int]:
+@lru_cache(maxsize=1)  # many secrets of a sum are rebuilt from shares of the same holders
+def weights_at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange weights for evaluation at 0."""
-    weights = []
-    for x in points:
-        numerator, denominator = 1, 1
-        for other in points:
-            if other != x:
-                numerator = numerator * other % PRIME
-                denominator = denominator * (other - x) % PRIME
-        weights.append(numerator * pow(denominator, -1, PRIME) % PRIME)
-    return weights
+    numerator = math.prod(points) % PRIME
+    # Products of small differences are faster than as many reductions, though they grow.
+    denominators = (x * math.prod([other - x for other in points if other != x]) for x in points)
+    return tuple(numerator * pow(denominator, -1, PRIME) % PRIME for denominator in denominators)

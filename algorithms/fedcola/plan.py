@@ -24,7 +24,7 @@ from secfed.algorithms.fedcola.options import FedColaOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
 from secfed.algorithms.framework.kinds import Parts, parts_by_kind
 from secfed.algorithms.framework.parameters import write_parameters
-from secfed.algorithms.framework.randomness import numpy_generator, seeded
+from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.framework.staged import RoundPlan
 from secfed.algorithms.metrics import transfer_scores
@@ -95,10 +95,11 @@ class FedColaPlan(RoundPlan[FedColaStage]):
 
     def network(self, kind: Kind, parameters: State, device: torch.device) -> Classifier | PairEncoder:
         """A group's network with these parameters."""
-        with seeded(0):  # about to be overwritten
+        with torch.device("meta"):  # draws nothing that is about to be overwritten
             made = transfer_transformer.build(kind, self.facts, self.model)
+        made.to_empty(device=device)
         write_parameters(made, parameters)
-        return made.to(device)
+        return made
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:

@@ -43,7 +43,8 @@ def numpy_generator(seed: int, *purpose: str | int) -> np.random.Generator:
 def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     """Run code that draws from torch's global generator, and leave that generator as it was.
 
-    PyTorch's layer initialisation and dropout take no generator of their own.
+    PyTorch's layer initialisation and dropout take no generator of their own. A CUDA device that is
+    first used inside keeps its generator as the code left it.
     """
     initialised = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = [torch.cuda.current_device()] if initialised else []

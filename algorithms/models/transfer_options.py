@@ -95,11 +95,6 @@ class TransferFacts:
     text_classes: int  # at the sites with texts only
 
 
-def is_attention(name: str) -> bool:
-    """Whether a parameter belongs to a block's attention, with the tower's prefix or without."""
-    return is_shared(name, "attention")
-
-
 def is_shared(name: str, layers: SharedLayers) -> bool:
     """Whether a parameter belongs to these layers of a block, with the tower's prefix or without."""
     return _SHARED[layers].fullmatch(name) is not None

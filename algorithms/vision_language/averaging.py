@@ -31,7 +31,7 @@ from secfed.algorithms.vision_language.base import NOISED, VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
 from secfed.algorithms.vision_language.plan import ALIGN, JOINT, Stage
 from secfed.algorithms.vision_language.site import VlpSite
-from secfed.algorithms.vision_language.stage import Batch, StageLoss
+from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy
 from secfed.config.schema import LATER
 from secfed.errors import MalformedMessage
 from secfed.wire.layout import State
@@ -207,7 +207,9 @@ class VlpMoonSite(VlpSite):
         options = self.options
         if not self.own or not options.contrast:
             return super().loss(round_number, stage, received)
-        near, far = (self.algorithm.network(model) for model in (received, self.own))
+        near, far = (frozen_copy(self.network) for _ in range(2))
+        write_parameters(near, received)
+        write_parameters(far, self.own)
 
         def contrasted(model: Any, batch: Batch) -> torch.Tensor:
             aligned = model(*batch)

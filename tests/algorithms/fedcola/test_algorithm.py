@@ -11,7 +11,7 @@ from secfed.algorithms.fedcola.server import denominator
 from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.models.gated_linear import gates
-from secfed.algorithms.models.transfer_options import is_attention
+from secfed.algorithms.models.transfer_options import is_shared
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -75,9 +75,9 @@ class TestServer:
             shares["pairs", ""] = pairs / total
         for kind in KINDS:
             for name, value in after[kind].items():
-                key = is_attention(name)
+                key = is_shared(name, "attention")
                 if kind == "pairs":
-                    key = name.split(".")[0] if is_attention(name) else ""
+                    key = name.split(".")[0] if is_shared(name, "attention") else ""
                 moved = (value - before[kind][name]).double()
                 wanted = torch.full_like(moved, server_step * 0.25 * shares[kind, key])
                 assert torch.allclose(moved, wanted, atol=1e-6), (kind, name)

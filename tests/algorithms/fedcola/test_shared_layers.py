@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from secfed.algorithms.fedcola.plan import KINDS
-from secfed.algorithms.models.transfer_options import is_attention
+from secfed.algorithms.models.transfer_options import is_shared
 from secfed.errors import ConfigError
 from tests.algorithms.fedcola_case import COUNTED, everybody_adds, models, study, tiny
 from tests.algorithms.loop import Rounds
@@ -77,7 +77,7 @@ class TestSharedOverAll:
         counts = dict(COUNTED)
         for kind in KINDS:
             for name, value in models(rounds)[kind].items():
-                share = 1.0 if is_attention(name) else counts[kind] / sum(counts.values())
+                share = 1.0 if is_shared(name, "attention") else counts[kind] / sum(counts.values())
                 wanted = torch.full_like(value, 0.25 * share)
                 assert torch.allclose(value - before[kind][name], wanted, atol=1e-6), (kind, name)
 

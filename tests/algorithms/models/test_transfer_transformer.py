@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from secfed.algorithms.framework.parameters import trainable, write_parameters
 from secfed.algorithms.losses.objective import infonce
-from secfed.algorithms.models.transfer_options import Modality, ModelKind, TransferFacts, is_attention
+from secfed.algorithms.models.transfer_options import Modality, ModelKind, TransferFacts, is_shared
 from secfed.algorithms.models.transfer_transformer import PairEncoder, initial, shapes
 from secfed.errors import ConfigError
 from tests.algorithms.transfer_transformer_case import (
@@ -91,12 +91,12 @@ def test_layer_norms_have_the_published_epsilons() -> None:
 
 
 def test_attention_is_told_from_everything_else_by_name() -> None:
-    names = [name for name in shapes("pairs", FACTS, options()) if is_attention(name)]
+    names = [name for name in shapes("pairs", FACTS, options()) if is_shared(name, "attention")]
     assert len(names) == 2 * 2 * 4
     assert all(".attn." in name for name in names)
-    assert is_attention("blocks.11.attn.proj.bias")
+    assert is_shared("blocks.11.attn.proj.bias", "attention")
     for name in ("image.blocks.0.attn.qkv.aux", "image.blocks.0.mlp.fc1.weight", "head.weight", "norm.bias"):
-        assert not is_attention(name)
+        assert not is_shared(name, "attention")
 
 
 def test_a_pair_encoder_gives_unit_rows_either_way() -> None:
