@@ -108,8 +108,8 @@ WARM = {
     for name, method in METHODS.items()
     if name != "untrained"
 }
-# The papers add what their methods train beside the encoders to the steps of federated averaging: FedDRA 20
-# steps of alignment to 50, FedRGB a second stage of 50. The same proportions, to 40.
+# What the methods train beside the encoders comes on top of federated averaging's steps: 20 of alignment to
+# FedDRA's 50 (the authors' code), FedRGB's second stage of 50. The same proportions, to 40.
 ON_TOP = {
     "feddra-on-top": Method("FedDRA, on top", "feddra", {**_DRA, "align_steps": 16, "joint_steps": STEPS}),
     "fedrgb-on-top": Method(
@@ -190,7 +190,9 @@ GUIDES = _pretrained(
 EXCESS = _pretrained(
     {
         "feddra-excess": Method(
-            "FedDRA, weights from the excess", "feddra", {**_DRA, "rho": 0.1, "reference_steps": 6 * STEPS}
+            "FedDRA, weights from the excess, rho = 0.1",
+            "feddra",
+            {**_DRA, "rho": 0.1, "reference_steps": 6 * STEPS},
         ),
     }
 )

@@ -1,5 +1,7 @@
 """The ``[algorithm]`` table of ``fedcola``. Defaults are those of the method, except who takes part.
 
+As in the authors' code, the learning rate falls by round (the paper: by epoch) and weights do not decay.
+
 Under ``[privacy]`` only updates leave (scores where the study says so), and sites count the same. Private
 training takes the first caption of an image only: one record must not lie in several groups.
 """

@@ -6,8 +6,10 @@ embeddings to those of the *anchor*, the server's model at the start of the stag
 multiplied by N times its weight, so that the mean update follows the weighted objective. Weight and loss stay
 at the site. With ``rho = 0``, ``mu = 0`` and ``align_steps = 0`` this is federated averaging.
 
-Source: FedDRA. What is different from it: the paper's server sees every loss and weight; and the weight
-multiplies the learning rate here, because on the loss AdamW does not notice it.
+Source: FedDRA. What is different from it: the paper's server sees every loss and weight; the weight
+multiplies the learning rate here, because on the loss AdamW does not notice it; losses are the received
+model's (``loss_source``), the paper's those of the trained one; and the 20 steps of the first stage are the
+authors' code's, where the paper has one number for both stages.
 """
 
 from __future__ import annotations

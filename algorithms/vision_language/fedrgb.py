@@ -13,7 +13,9 @@ not reach (prototypes, heads for patches and words) are trained locally from whe
 with ``average_parts``, averaged with the encoders.
 
 Source: FedRGB (earlier form of FedDRA). What is different from it: the paper's server sees every site's
-encoder, aligner and teacher, its loss and its weight, and sends all weights to all sites.
+encoder, aligner and teacher, its loss and its weight, and sends all weights to all sites. Equation (2) has
+alpha before the objective; here it is ``guidance`` before the distance, as the text reads. Distances are
+means over pairs, where the paper's are sums.
 """
 
 from __future__ import annotations

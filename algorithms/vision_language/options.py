@@ -1,7 +1,8 @@
-"""What the ``[algorithm]`` tables of vision-language pre-training share. Defaults are the papers'.
+"""What the ``[algorithm]`` tables of vision-language pre-training share.
 
-Under ``[privacy]`` only updates leave (evaluation where the study says so). A robust weight is made from a
-loss that got noise first, and paid for; everything after that is post-processing.
+Defaults are the papers', or their authors' code's. Under ``[privacy]`` only updates leave (evaluation where
+the study says so). A robust weight is made from a loss that got noise first, and paid for; everything after
+that is post-processing.
 """
 
 from __future__ import annotations
