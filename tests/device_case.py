@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
@@ -28,6 +29,7 @@ from secfed.wire.layout import Summands
 from tests import emulated_device
 from tests.algorithms import canonical_case, fedcola_case, feddmvc_case, fmcsc_case, vlp_case
 from tests.algorithms.loop import changed
+from tests.algorithms.tasks import test_studies
 
 _WARDS: Final = """
 [study]
@@ -126,6 +128,10 @@ def _one(name: str, **options: Any) -> Study:
     return _wards(algorithm={"name": name, "batch_size": 64, "weighting": "equal", **options})
 
 
+def _task(task: str) -> Study:
+    return test_studies.study(task).replace("study.rounds", 1).replace("algorithm.local_epochs", 1)
+
+
 def _fmcsc(**changes: Any) -> Study:
     fewer = {"pretrain_rounds": 1, "pretrain_epochs": 1, "local_epochs": 1, "distillation_epochs": 1}
     keys = {f"algorithm__{key}": value for key, value in fewer.items()}
@@ -150,6 +156,12 @@ def _rgb(**options: Any) -> Study:
     return _dual(study__rounds=2, algorithm={"name": "fedrgb", **given, **options})
 
 
+_SMALL_RGB: Final = {
+    "name": "fedrgb",
+    **dict.fromkeys(("warmup_steps", "guided_steps", "teacher_steps"), 2),
+    **dict.fromkeys(("batch_size", "loss_batch_size", "evaluation_batch"), 8),
+    "loss_batches": 1,
+}
 _FMCSC_GROUPS: Final = {"algorithm__weights": "equal", "protection__name": "masked"}
 _SHARED_MASKED: Final = {"protection__name": "masked", "privacy": _SHARED}
 
@@ -176,6 +188,8 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
         algorithm={"name": "fedsgd", "weighting": "equal", "records": 400},
         privacy={**_GROUPS, "noise": "sum"},
     ),
+    "fedavg, adapters": lambda: _wards(algorithm__adapters=["1"], algorithm__adapter_rank=2),
+    **{f"fedavg, {task}": partial(_task, task) for task in test_studies.EXPECTED},
     "fedavg, records by hooks": lambda: _wards(privacy=_BY_HOOKS),
     "fedavg, records by books": lambda: _wards(privacy=_BY_BOOKS),
     "fedavg, records one by one": lambda: _wards(privacy=_BY_LOOP, algorithm__batch_size=16),
@@ -189,6 +203,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
         algorithm__contrast="ntxent", algorithm__view_types="hidden", algorithm__pretrain_share=None
     ),
     "fmcsc, the paper's noise": lambda: _fmcsc(algorithm__paper_laplace_epsilon=10.0),
+    "fmcsc, noise for sites": lambda: _fmcsc(**_FMCSC_GROUPS, privacy=_SITES),
     "fmcsc, groups": lambda: _fmcsc(**_FMCSC_GROUPS, privacy=_GROUPS),
     "canonical": lambda: canonical_case.study(),
     "canonical, noise in the sum": lambda: canonical_case.study(**_SHARED_MASKED),
@@ -206,6 +221,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     ),
     "creamfl": lambda: fedcola_case.study(fedcola_case.CREAM),
     "fedcola, pulled": lambda: fedcola_case.study(study__rounds=1, algorithm__mu=0.1),
+    "fedcola, noise for sites": lambda: fedcola_case.study(study__rounds=1, privacy=_SITES),
     "fedcola, groups": lambda: fedcola_case.study(study__rounds=1, privacy=_GROUPS),
     "vlp-fedavg": lambda: _vlp("vlp-fedavg"),
     "vlp-fedavg, other images, warm-up": lambda: _vlp(
@@ -228,6 +244,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "feddra, patients": lambda: vlp_case.study(
         study__rounds=1, data__name="tests.device_case:patients", privacy=_PATIENTS
     ),
+    "feddra, noise for sites": lambda: vlp_case.study(study__rounds=1, algorithm__rho=0.0, privacy=_SITES),
     "feddra, groups": lambda: vlp_case.study(study__rounds=1, privacy=_GROUPS),
     "feddra, transformers": _dual,
     "feddra, gloria": lambda: _dual(model__objective="gloria"),
@@ -239,15 +256,17 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     ),
     "feddra, half precision": lambda: _dual(algorithm__precision="bfloat16"),
     "fedrgb": _rgb,
+    "fedrgb, a small network": lambda: vlp_case.study(study__rounds=2, algorithm=_SMALL_RGB),
     "fedrgb, contrast through features": lambda: _rgb(
         guidance_loss="contrastive", guide_grad_through_features=True
     ),
     "fedrgb, mgca, averaged parts": lambda: (
-        _rgb(average_parts=True)
+        _rgb()
         .replace("model.objective", "mgca")
         .replace("model.prototypes", 4)
         .replace("model.mgca_frozen_rounds", 0)
     ),
+    "fedrgb, noise for sites": lambda: _rgb(rho=0.0).replace("privacy", _SITES),
     "fedrgb, groups": lambda: _rgb().replace("privacy", _GROUPS),
 }
 

@@ -51,6 +51,15 @@ def _commands() -> list[str]:
     return sorted({code for row in rows for code in re.findall(r"`([^`]+)`", row[4])})
 
 
+def test_every_command_that_trains_has_its_cost_beside_it() -> None:
+    rows = [row for paper in ITEMS for row in _rows(paper)]
+    commands = [found for row in rows for found in re.findall(r"`([^`]+)`([^`]*)", row[4])]
+    dear = [one for one in commands if re.match(r"secfed |python benchmarks/(?!kept_runs)", one[0])]
+    assert len(dear) > len(rows)
+    without = [command for command, after in dear if not re.match(r" \(|, then $", after)]
+    assert not without
+
+
 @pytest.mark.parametrize("command", _commands())
 def test_every_command_names_what_is_there(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(command)

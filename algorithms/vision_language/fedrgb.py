@@ -9,8 +9,8 @@ The teacher is an alignment module, of the same kind as the one that every site 
 
 The model is the averaged encoders with the teacher. The local aligner never leaves its site (see
 :mod:`secfed.algorithms.vision_language.fedrgb_site`). Parameters of the aligner that the teacher's losses do
-not reach (prototypes, heads for patches and words) are trained locally from where the warm-up left them, or,
-with ``average_parts``, averaged with the encoders.
+not reach (prototypes, heads for patches and words) are averaged with the encoders, or, without
+``average_parts``, trained locally from where the warm-up left them.
 
 Source: FedRGB (earlier form of FedDRA). What is different from it: the paper's server sees every site's
 encoder, aligner and teacher, its loss and its weight, and sends all weights to all sites. Equation (2) has

@@ -29,7 +29,6 @@ from secfed.algorithms.vision_language.options import RobustOptions
 from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy
-from secfed.config.schema import LATER
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.wire.layout import State
 from secfed.wire.parts import is_finite, otherwise
@@ -77,8 +76,7 @@ class FedRgbOptions(RobustOptions):
         description="true lets the guidance's gradient reach the encoders through the frozen teacher, too",
     )
     average_parts: bool = Field(
-        default=False,
-        json_schema_extra=LATER,
+        default=True,
         description="true averages, with the encoders, what the teacher's losses do not reach: prototypes, "
         "heads for patches and words; false leaves them where the warm-up did",
     )
@@ -92,7 +90,7 @@ class FedRgbOptions(RobustOptions):
                 f'algorithm.{unused[0]}: has no effect with teacher = "averaged", which has no second stage',
                 remedy='remove it, or set algorithm.teacher = "robust"',
             )
-        if self.teacher == "averaged" and self.average_parts:
+        if self.teacher == "averaged" and "average_parts" in self.model_fields_set:
             message = 'algorithm.average_parts: has no effect with teacher = "averaged", which averages all'
             raise ConfigError(message, remedy="remove it")
         if not self.guidance:

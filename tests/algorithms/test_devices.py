@@ -27,7 +27,14 @@ LOOSE = {
     "fedcola, pulled": 5e-3,
     "fedcola, drop path and frozen tokens": 5e-3,
 }
-QUICK = ("fedavg, mlp", "own code, updates stay", "fedavg, records, random layer")
+# One of every family; the others are slow.
+QUICK = (
+    "fedavg, mlp", "own code, updates stay", "fedavg, records, random layer", "fedavg, adapters",
+    "fedavg, regression", "fedavg, multi-label", "fedavg, survival", "fedavg, segmentation",
+    "scaffold", "fedbn", "ditto", "fedsgd", "fmcsc", "canonical", "view-kmeans", "fedcola, pulled",
+    "canonical-alignment, encoders", "vlp-fedavg", "vlp-fedmoon", "feddra", "feddra, noise for sites",
+    "fedrgb, a small network",
+)  # fmt: skip
 WITHOUT_NETWORK = ("canonical", "canonical, noise in the sum", "view-kmeans")
 PROCESSES = EngineOptions("processes", 2)
 
@@ -46,7 +53,7 @@ def _run_several(_device: torch.device, *names: str) -> dict[str, Run]:
 
 def _check(name: str, there: Run, here: Run) -> None:
     assert not there.zeroed
-    assert (there.operators > 500) == (name not in WITHOUT_NETWORK)
+    assert (there.operators > 200) == (name not in WITHOUT_NETWORK)
     assert largest_difference(here, there) <= LOOSE.get(name, 1e-5)
     assert there.payments == here.payments
     _check_reads(there)
@@ -111,8 +118,8 @@ def test_a_few_studies_train_on_a_device_and_read_nothing_back_in_a_step() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_every_path_trains_on_a_device(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(CASES) - set(QUICK)))
+def test_every_other_path_trains_on_a_device(name: str) -> None:
     _check(name, _on_device(name), device_case.run(name))
 
 

@@ -104,11 +104,12 @@ def test_the_teacher_is_trained_no_further_than_its_losses_reach():
     assert not any("parts_head" in name or name.startswith("objective.") for name in algorithm.teacher_names)
 
 
-def test_what_the_teacher_does_not_reach_is_averaged_with_the_encoders_if_the_study_says_so():
+def test_what_the_teacher_does_not_reach_is_averaged_with_the_encoders_unless_the_study_says_otherwise():
     model = {"name": "vision-language", "objective": "mgca", "prototypes": 4, "mgca_frozen_rounds": 0}
     changed = {}
     for average in (False, True):
-        made = study(algorithm={**RGB, "average_parts": average}, model=model, study__rounds=2)
+        keys = {} if average else {"average_parts": False}
+        made = study(algorithm={**RGB, **keys}, model=model, study__rounds=2)
         made = made.replace("data.name", "tests.algorithms.vision_language.test_fedrgb:larger_pairs")
         now = Rounds(made)
         now.round(1)
