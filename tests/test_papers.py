@@ -55,7 +55,7 @@ def test_every_command_that_trains_has_its_cost_beside_it() -> None:
     rows = [row for paper in ITEMS for row in _rows(paper)]
     commands = [found for row in rows for found in re.findall(r"`([^`]+)`([^`]*)", row[4])]
     dear = [one for one in commands if re.match(r"secfed |python benchmarks/(?!kept_runs)", one[0])]
-    assert len(dear) > len(rows)
+    assert dear
     without = [command for command, after in dear if not re.match(r" \(|, then $", after)]
     assert not without
 
