@@ -1,4 +1,6 @@
-"""Draws kept runs: a panel per panel and score, a row per variant, a dot per seed and a line at their mean.
+"""Draws kept runs: a panel per panel and score, a row per variant, a dot per seed and a bar at their mean.
+
+A line joins the dots of one seed: equal records, division and batches.
 
     python benchmarks/kept_figure.py examples/vlp-flickr-towers.toml [--score NAME ...] [--update-docs]
 
@@ -8,6 +10,7 @@ Names are those of the sweep; without ``--score`` so are the scores. Writes docs
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import textwrap
@@ -42,7 +45,8 @@ def main() -> int:
 def draw(sweep: SweepFile, rows: Sequence[Row], scores: Sequence[str], target: Path) -> None:
     """A row of panels per panel of the sweep, a column per score; all in percent."""
     found = kept_runs.by_place(rows)
-    panels = {one.name: one.label for one in sweep.panels} or {"": ""}
+    named = {one.name: one.label for one in sweep.panels} or {"": ""}
+    panels = {name: label for name, label in named.items() if any(place[0] == name for place in found)}
     variants = {one.name: one.label for one in sweep.variants}
     here = [name for name in variants if any((panel, name) in found for panel in panels)]
     height = 0.8 + 0.3 * len(here)
@@ -68,12 +72,16 @@ def draw(sweep: SweepFile, rows: Sequence[Row], scores: Sequence[str], target: P
 def _panel(
     ax: Axes, found: Mapping[Place, Mapping[int, Row]], panel: str, variants: Sequence[str], score: str
 ) -> None:
-    for at, name in enumerate(variants):
-        runs = found.get((panel, name), {})
-        values = [100 * value for run in runs.values() if (value := kept_runs.score(run, score)) is not None]
-        if values:
-            ax.plot(values, [at] * len(values), "o", color=style.BLUE, alpha=0.45, markeredgewidth=0)
-            ax.plot([statistics.fmean(values)] * 2, [at - 0.32, at + 0.32], color=style.INK)
+    runs = [found.get((panel, name), {}) for name in variants]
+    for seed in sorted(set().union(*runs)):
+        values = [kept_runs.score(of[seed], score) if seed in of else None for of in runs]
+        along = [math.nan if value is None else 100 * value for value in values]
+        ax.plot(along, range(len(along)), "o-", color=style.BLUE, alpha=0.4, linewidth=0.6, markeredgewidth=0)
+    for at, of in enumerate(runs):
+        values = [kept_runs.score(run, score) for run in of.values()]
+        there = [100 * value for value in values if value is not None]
+        if there:
+            ax.plot([statistics.fmean(there)] * 2, [at - 0.32, at + 0.32], color=style.INK)
     ax.set_ylim(len(variants) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x")
