@@ -128,6 +128,8 @@ CLAIMS = (
         -1,
     ),
     Claim("FedDRA, Table 3", "the constraint (mu = 1) helps, R@1", "feddra-sum-1", "feddra-no-anchor", _R1),
+    Claim("FedDRA, Table 8", "radius 0.1, the paper's, above 0.01, R@1", "feddra-rho-01", "feddra", _R1),
+    Claim("FedDRA, Table 8", "the same, worst hospital", "feddra-rho-01", "feddra", _WORST),
     Claim(
         "FedRGB, Table 2",
         "above FedAvg with nearly as many steps (480, FedRGB 520), R@1",
