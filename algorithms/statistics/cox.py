@@ -204,20 +204,21 @@ class Cox(NewtonAnalysis):
         information = [[0.0] * p for _ in range(p)]
         for j in range(count):
             d = round(events[j])
-            for tie in range(d):
+            weight = 1.0 if self.efron else float(d)  # Breslow's ties are alike
+            for tie in range(d if self.efron else min(d, 1)):
                 share = tie / d if self.efron else 0.0
                 sums = [at[k][j] - share * tied[j][k] for k in range(len(at))]
                 total = sums[0]
                 if not total > 0.0:
                     continue
-                logs += logarithm(total)
-                inverses += 1.0 / total
+                logs += weight * logarithm(total)
+                inverses += weight / total
                 means = [one / total for one in sums[1 : p + 1]]
                 position = p + 1
                 for a in range(p):
-                    score[a] -= means[a]
+                    score[a] -= weight * means[a]
                     for b in range(a + 1):
-                        information[a][b] += sums[position] / total - means[a] * means[b]
+                        information[a][b] += weight * (sums[position] / total - means[a] * means[b])
                         information[b][a] = information[a][b]
                         position += 1
         return score, information, logs, sum(events) / inverses if inverses else 1.0
