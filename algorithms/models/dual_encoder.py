@@ -26,7 +26,7 @@ from secfed.algorithms.losses.image_text import make_objective
 from secfed.algorithms.models.adapters import add_adapters
 from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
 from secfed.algorithms.models.encoders import Alignment, TextEncoder, VisionEncoder
-from secfed.algorithms.models.towers import TowerEncoder, text_tower
+from secfed.algorithms.models.towers import TowerEncoder, image_tower, text_tower
 
 _ENCODER = ("image_encoder.", "text_encoder.")
 
@@ -54,7 +54,7 @@ class DualEncoder(nn.Module):
         size, again = SIZES[options.size], options.gradient_checkpointing
         pool, parts = options.pool or size.pool, options.objective != "convirt"
         self.image_encoder: nn.Module = (
-            TowerEncoder(options.image_tower, size.image_width, size.image_heads)
+            image_tower(options.image_tower, size.image_width, size.image_heads)
             if options.image_tower
             else VisionEncoder(image_shape, size, checkpointing=again)
         )

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.losses.objective import MIN_TEMPERATURE
-from secfed.algorithms.models.towers import ImageTower, TextTower
+from secfed.algorithms.models.towers import IMAGE_TOWERS, TEXT_TOWERS
+from secfed.config.plugins import is_user_code
 from secfed.config.schema import LATER, OPERATIONAL, ModelOptions
 from secfed.errors import ConfigError
 
@@ -68,17 +69,18 @@ class VisionLanguageOptions(ModelOptions):
     text_weights: str | None = Field(
         default=None, description="a local folder or file of a Hugging Face BERT"
     )
-    image_tower: ImageTower | None = Field(
+    image_tower: str | None = Field(
         default=None,
         json_schema_extra=LATER,
         description='"efficientnet-lite0" of a package: a public encoder that stays as it is, with one '
-        "trained block on top; images should be [0, 1] less 0.5, by 0.5, of at least 64 pixels a side",
+        "trained block on top; images should be [0, 1] less 0.5, by 0.5, of at least 64 pixels a side. Or "
+        "package.module:factory of your own, which returns a Tower of any width",
     )
-    text_tower: TextTower | None = Field(
+    text_tower: str | None = Field(
         default=None,
         json_schema_extra=LATER,
         description='"minilm-l6-v2" of a package, the same for reports; with data.tokenizer = "folder" and '
-        'data.tokenizer_folder = "package:minilm-l6-v2"',
+        'data.tokenizer_folder = "package:minilm-l6-v2". Or one of your own, as image_tower',
     )
     adapters: Literal["lora"] | None = Field(
         default=None,
@@ -106,8 +108,14 @@ class VisionLanguageOptions(ModelOptions):
             if self.start is not None and getattr(self, key) is not None:
                 message = f"model.{key}: has no effect beside model.start, a whole model"
                 raise ConfigError(message, remedy="remove one")
-        for kind in ("image", "text"):
-            if getattr(self, f"{kind}_tower") is not None and getattr(self, f"{kind}_weights") is not None:
+        for kind, known in (("image", IMAGE_TOWERS), ("text", TEXT_TOWERS)):
+            tower = getattr(self, f"{kind}_tower")
+            if tower is not None and tower not in known and not is_user_code(tower):
+                raise ConfigError(
+                    f"model.{kind}_tower: there is no {tower!r}",
+                    remedy=f'use "{known[0]}", or name code of your own as package.module:factory',
+                )
+            if tower is not None and getattr(self, f"{kind}_weights") is not None:
                 message = f"model.{kind}_weights: has no effect beside model.{kind}_tower"
                 raise ConfigError(message, remedy="remove one")
         if self.adapters is not None and (self.image_tower or self.text_tower) is not None:
@@ -118,6 +126,12 @@ class VisionLanguageOptions(ModelOptions):
                 message = f"model.{key}: all are 0, which leaves nothing to train"
                 raise ConfigError(message, remedy="set one above 0")
         return self
+
+    @property
+    def more_code(self) -> Mapping[str, str]:
+        """Towers of a user's own."""
+        named = {key: getattr(self, key) for key in ("image_tower", "text_tower")}
+        return {key: name for key, name in named.items() if name is not None and is_user_code(name)}
 
     @property
     def objective_arguments(self) -> dict[str, Any]:

@@ -36,20 +36,27 @@ class KeptFeatures:
         self._on_disk: dict[Path, int] = {}
 
     def of(
-        self, encoder: str, width: int, record: torch.Tensor, compute: Callable[[], torch.Tensor]
+        self,
+        encoder: str,
+        width: int,
+        record: torch.Tensor,
+        compute: Callable[[], torch.Tensor],
+        *,
+        on_disk: bool = True,
     ) -> torch.Tensor:
         """Features [T, width] float16 of one record.
 
         Args:
             encoder: its name and release: another release gives other features.
             record: what ``compute`` is given, in any shape.
+            on_disk: False keeps them in memory only.
         """
         content = record.detach().cpu().contiguous()
         about = f"{encoder} {content.dtype} {tuple(content.shape)} ".encode()
         key = hashlib.blake2b(about + content.numpy().tobytes(), digest_size=16).digest()
         known = self._found.get(key)
         if known is None:
-            path = _path(key)
+            path = _path(key) if on_disk else None
             known = _read(path, width)
             if known is None:
                 known = compute().to("cpu", torch.float16)

@@ -5,7 +5,8 @@ top of it trains and travels. Every party makes the tower from the package that 
 study file leads to it, and nothing is downloaded or executed but the layers of timm and transformers.
 
 Features of a record are computed once and kept in half precision, record by record, so that they depend on no
-other record and on no order: a round then costs what the small trainable part costs.
+other record and on no order: a round then costs what the small trainable part costs. A :class:`Tower` of
+one's own may be any timm model, or any model of transformers that gives ``last_hidden_state``.
 
 Source: Liu et al., EfficientNet-Lite (Tan, Le, ICML 2019, without squeeze-and-excitation); Wang et al.,
 "MiniLM", NeurIPS 2020, as all-MiniLM-L6-v2 of sentence-transformers.
@@ -16,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from safetensors.torch import load_file
@@ -27,24 +27,33 @@ from secfed.algorithms.data.encoder_packages import PACKAGE, folder_of, release_
 from secfed.algorithms.losses.objective import without_autocast
 from secfed.algorithms.models.encoder_libraries import bert_classes, timm_layers
 from secfed.algorithms.models.kept_features import KeptFeatures
+from secfed.config.plugins import is_user_code, make, source_of
+from secfed.config.torchvision_repair import mending_torchvision
 from secfed.errors import ConfigError
 
-ImageTower = Literal["efficientnet-lite0"]
-TextTower = Literal["minilm-l6-v2"]
 _REST: Final = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
 class Tower:
-    """One public encoder."""
+    """One public encoder that stays as it is.
+
+    ``make`` builds the network with its weights, on the CPU; it is called where records are, and only there.
+    Of one image, [1, 3, H, W], its ``forward_features`` gives [1, width, h, w] or [1, tokens, width]; of the
+    tokens of one report, [1, L], and their mask a call gives ``last_hidden_state``, [1, L, width]. It runs in
+    evaluation mode.
+
+    Security: it runs where records are, and the study names it, so a hospital's policy must permit it.
+    """
 
     width: int  # of its features
-    vocabulary: int  # of a text encoder; 0 for images
-    make: Callable[[Path], nn.Module]
+    make: Callable[[], nn.Module]
+    vocabulary: int = 0  # of a text encoder
 
 
-def _efficientnet(folder: Path) -> nn.Module:
+def _efficientnet() -> nn.Module:
     timm_layers()
+    folder = folder_of("efficientnet-lite0")
     from timm import create_model
 
     made: nn.Module = create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0, global_pool="")
@@ -56,7 +65,8 @@ def _efficientnet(folder: Path) -> nn.Module:
     return made
 
 
-def _minilm(folder: Path) -> nn.Module:
+def _minilm() -> nn.Module:
+    folder = folder_of("minilm-l6-v2")
     config_class, model_class = bert_classes()
     made: nn.Module = model_class(
         config_class.from_json_file(folder / "config.json"), add_pooling_layer=False
@@ -67,16 +77,29 @@ def _minilm(folder: Path) -> nn.Module:
 
 
 TOWERS: Final = {
-    "efficientnet-lite0": Tower(1280, 0, _efficientnet),
-    "minilm-l6-v2": Tower(384, 30522, _minilm),
+    "efficientnet-lite0": Tower(1280, _efficientnet),
+    "minilm-l6-v2": Tower(384, _minilm, vocabulary=30522),
 }
+IMAGE_TOWERS, TEXT_TOWERS = ("efficientnet-lite0",), ("minilm-l6-v2",)
+
+
+@lru_cache(maxsize=4)
+def tower(name: str) -> Tower:
+    """One of these, or a user's own."""
+    if name in TOWERS:
+        return TOWERS[name]
+    found = make(name, "a tower of [model]")
+    if not isinstance(found, Tower):
+        message = f"a tower of [model]: {name!r} gives no Tower"
+        raise ConfigError(message, remedy="return a secfed.algorithms.models.towers.Tower")
+    return found
 
 
 @lru_cache(maxsize=4)
 def network(name: str, device: str) -> nn.Module:
     """A tower on a device, in evaluation mode, without gradients."""
-    made = TOWERS[name].make(folder_of(name)).eval().requires_grad_(False)
-    return made.to(device)
+    made: nn.Module = mending_torchvision(tower(name).make)
+    return made.eval().requires_grad_(False).to(device)
 
 
 _KEPT: Final = KeptFeatures()
@@ -89,8 +112,9 @@ def features(name: str, records: torch.Tensor, words: torch.Tensor | None = None
     """
     if records.is_meta:  # shapes only
         length = records.shape[1] if words is not None else (-(-records.shape[-1] // 32)) ** 2
-        return records.new_empty(len(records), length, TOWERS[name].width, dtype=torch.float32)
-    encoder, rows = f"{name} {release_of(name)}", []
+        return records.new_empty(len(records), length, tower(name).width, dtype=torch.float32)
+    own = is_user_code(name)
+    encoder, rows = f"{name} {source_of(name) if own else release_of(name)}", []
     for at, record in enumerate(records):
         mask = None if words is None else words[at]
 
@@ -98,17 +122,18 @@ def features(name: str, records: torch.Tensor, words: torch.Tensor | None = None
             with torch.no_grad(), without_autocast(records):
                 return _forward(network(name, str(records.device)), record[None], mask)
 
-        rows.append(_KEPT.of(encoder, TOWERS[name].width, record, compute))
+        # Weights of one's own may change while their code does not, so nothing of them outlives the process.
+        rows.append(_KEPT.of(encoder, tower(name).width, record, compute, on_disk=not own))
     return torch.stack(rows).to(records.device, torch.float32)
 
 
-def _forward(tower: Any, record: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def _forward(network: Any, record: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     if mask is not None:
-        held: torch.Tensor = tower(input_ids=record, attention_mask=mask[None].long()).last_hidden_state[0]
+        held: torch.Tensor = network(input_ids=record, attention_mask=mask[None].long()).last_hidden_state[0]
         return held
     image = record if record.shape[1] == 3 else record.expand(-1, 3, -1, -1)
-    grid: torch.Tensor = tower.forward_features(image)[0]
-    return grid.flatten(1).T
+    grid: torch.Tensor = network.forward_features(image)[0]
+    return grid.flatten(1).T if grid.dim() == 3 else grid
 
 
 class TowerEncoder(nn.Module):
@@ -120,9 +145,10 @@ class TowerEncoder(nn.Module):
     def __init__(self, name: str, width: int, heads: int) -> None:
         super().__init__()
         _, block = timm_layers()
-        self.name, self._is_text = name, TOWERS[name].vocabulary > 0
-        self.norm = nn.LayerNorm(TOWERS[name].width, elementwise_affine=False)
-        self.adapt = nn.Linear(TOWERS[name].width, width)
+        found = tower(name)
+        self.name, self._is_text = name, found.vocabulary > 0
+        self.norm = nn.LayerNorm(found.width, elementwise_affine=False)
+        self.adapt = nn.Linear(found.width, width)
         self.block = block(width, heads, qkv_bias=True)
 
     def forward(self, records: torch.Tensor, words: torch.Tensor | None = None) -> torch.Tensor:
@@ -139,11 +165,19 @@ class TowerEncoder(nn.Module):
         return tokens if self._is_text else torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1)
 
 
+def image_tower(name: str, width: int, heads: int) -> TowerEncoder:
+    """A tower of images."""
+    if tower(name).vocabulary:
+        raise ConfigError(f"model.image_tower: {name} reads reports", remedy="set model.text_tower to it")
+    return TowerEncoder(name, width, heads)
+
+
 def text_tower(name: str, vocabulary: int, width: int, heads: int) -> TowerEncoder:
     """A tower of texts, once the tokens are its own."""
-    if vocabulary != TOWERS[name].vocabulary:
+    if vocabulary != tower(name).vocabulary:
+        folder = f'"{PACKAGE}{name}"' if name in TOWERS else "the folder of its tokenizer"
         raise ConfigError(
             f"model.text_tower: {name} reads tokens of its own, and the study has {vocabulary} others",
-            remedy=f'set data.tokenizer = "folder" and data.tokenizer_folder = "{PACKAGE}{name}"',
+            remedy=f'set data.tokenizer = "folder" and data.tokenizer_folder = {folder}',
         )
     return TowerEncoder(name, width, heads)

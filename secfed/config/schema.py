@@ -62,6 +62,11 @@ class Options(Strict):
         """
         return False
 
+    @property
+    def more_code(self) -> Mapping[str, str]:
+        """Keys beside ``name`` that name a user's own factory, and that factory, for a machine to permit."""
+        return {}
+
 
 class OwnOptions(Options):
     """A table for ``name = "package.module:factory"``: every other key is an argument of the factory."""

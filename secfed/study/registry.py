@@ -126,11 +126,7 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
         what = "is missing" if name is None else f"must be a text, not {name!r}"
         raise ConfigError(f"{kind}.name: {what}", remedy=suggestion("", entries, "use one of: "))
     if is_user_code(name):
-        if own_code is not None and name not in own_code:
-            raise ConfigError(
-                f"{kind}.name: {name!r} is not permitted here",
-                remedy="the administrator of this machine can permit it after reading the code",
-            )
+        _check_permitted(f"{kind}.name", name, own_code)
         factory = load_factory(name, f"{kind}.name")
         declared: type[Options] | None = getattr(factory, "options_type", None)
         if kind == "algorithm" and declared is not None:
@@ -145,7 +141,18 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
             f"{kind}.name: there is no {name!r}",
             remedy=f"{hint}{stop} Name code of your own as package.module:factory",
         )
-    return checked(entries[name].options, section, kind)
+    built_in = checked(entries[name].options, section, kind)
+    for key, own in built_in.more_code.items():
+        _check_permitted(f"{kind}.{key}", own, own_code)
+    return built_in
+
+
+def _check_permitted(key: str, name: str, own_code: Collection[str] | None) -> None:
+    if own_code is not None and name not in own_code:
+        raise ConfigError(
+            f"{key}: {name!r} is not permitted here",
+            remedy="the administrator of this machine can permit it after reading the code",
+        )
 
 
 def site_ids(data: Options) -> tuple[SiteId, ...] | None:

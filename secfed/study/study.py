@@ -51,8 +51,10 @@ class Study(Strict):
     @property
     def own_code(self) -> tuple[str, ...]:
         """Names of the factories that are a user's own."""
-        chosen = (self.algorithm.name, self.model.name, self.data.name)
-        return tuple(name for name in chosen if is_user_code(name))
+        tables = (self.algorithm, self.model, self.data)
+        return tuple(
+            name for table in tables for name in (table.name, *table.more_code.values()) if is_user_code(name)
+        )
 
     @property
     def rounds(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from zipfile import ZipFile
 
 import numpy as np
@@ -20,6 +21,7 @@ from secfed.algorithms.models.dual_encoder import DualEncoder, build
 from secfed.algorithms.models.dual_encoder_memory import memory_estimate
 from secfed.algorithms.models.kept_features import KeptFeatures
 from secfed.errors import ConfigError
+from secfed.study.study import Study
 from tests.algorithms.dual_encoder_case import Shapes, options
 
 WORDS = towers.TOWERS["minilm-l6-v2"].vocabulary
@@ -137,6 +139,79 @@ def test_other_tokens_and_other_names_are_refused() -> None:
         build(Shapes(), options(text_tower="minilm-l6-v2"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="resnet"):
         encoder_packages.resolved("package:resnet", Path())
+
+
+class Columns(nn.Module):
+    """Stands for a timm ViT: tokens, not a grid."""
+
+    def forward_features(self, image: torch.Tensor) -> torch.Tensor:
+        return image.mean(dim=1)[:, :5, :12]
+
+
+class Counts(nn.Module):
+    """Stands for a model of transformers."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> object:
+        return SimpleNamespace(last_hidden_state=(input_ids * attention_mask)[..., None] * torch.ones(20))
+
+
+def columns() -> towers.Tower:
+    """A user's own tower of images."""
+    return towers.Tower(12, Columns)
+
+
+def counts() -> towers.Tower:
+    """A user's own tower of reports."""
+    return towers.Tower(20, Counts, vocabulary=Shapes.vocabulary)
+
+
+HERE = "tests.algorithms.models.test_towers"
+OWN = {"image_tower": f"{HERE}:columns", "text_tower": f"{HERE}:counts"}
+
+
+def test_towers_of_one_s_own_of_any_width(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr(towers, "_KEPT", KeptFeatures())
+    made = build(Shapes(), options(**OWN))  # type: ignore[arg-type]
+    assert (made.image_encoder.adapt.in_features, made.text_encoder.adapt.in_features) == (12, 20)
+    images = torch.rand(3, *Shapes.image_shape)
+    tokens = torch.randint(1, Shapes.vocabulary, (3, Shapes.text_length))
+    grid = towers.features(OWN["image_tower"], images)
+    assert grid.shape == (3, 5, 12)
+    torch.testing.assert_close(grid, images.mean(dim=1)[:, :5, :12], atol=1e-3, rtol=1e-3)
+    embedded = made(images, tokens)
+    assert bool(torch.isfinite(embedded.image).all() and torch.isfinite(embedded.text).all())
+    assert not list(tmp_path.iterdir())  # their weights may change while their code does not
+
+
+def test_a_machine_permits_towers_of_one_s_own_by_name() -> None:
+    own = OWN["image_tower"]
+    text = f"""
+        study = {{ name = "own", rounds = 1 }}
+        algorithm = {{ name = "vlp-fedavg" }}
+        model = {{ name = "vision-language", image_tower = "{own}" }}
+        data = {{ name = "chest-synthetic", sites = 5 }}
+    """
+    assert Study.parse(text).own_code == (own,)
+    assert Study.parse(text, own_code=[own])
+    with pytest.raises(ConfigError, match=rf"model\.image_tower: '{own}' is not permitted here"):
+        Study.parse(text, own_code=[])
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "named"),
+    [
+        ("image_tower", "resnet", r"model\.image_tower: there is no 'resnet'"),
+        ("text_tower", "efficientnet-lite0", r"model\.text_tower: there is no 'efficientnet-lite0'"),
+        ("image_tower", OWN["text_tower"], "reads reports"),
+        ("text_tower", OWN["image_tower"], "reads tokens of its own"),
+        ("image_tower", f"{HERE}:Columns", "gives no Tower"),
+        ("image_tower", f"{HERE}:nothing", "nothing"),
+    ],
+)
+def test_what_is_no_such_tower_is_refused(key: str, name: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        build(Shapes(), options(**{key: name}))  # type: ignore[arg-type]
 
 
 def test_the_packages_networks_give_features_of_their_width() -> None:
