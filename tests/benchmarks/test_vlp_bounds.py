@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import kept_runs
 import pytest
 import vlp_bounds
 
@@ -36,3 +37,24 @@ def test_both_bounds_are_printed_for_the_variant_and_the_seeds_that_were_asked_f
     monkeypatch.setattr(sys, "argv", ["vlp_bounds.py", str(path), "--variant", "none"])
     assert vlp_bounds.main() == 1
     assert "has no variant none" in capsys.readouterr().err
+
+
+def test_what_is_kept_lies_beside_the_sweeps_runs_and_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "of-a-test.toml"
+    path.write_text(vlp_case.TINY + SWEEP, encoding="utf-8")
+    monkeypatch.setattr(kept_runs, "FOLDER", tmp_path)
+    old = {"panel": "", "variant": "decentralised", "seed": "2", "recall_at_1": "0.5"}
+    kept_runs.write(tmp_path / "of-a-test.csv", [old])
+    trained = []
+    monkeypatch.setattr(vlp_bounds.vlp_oracle, "train_alone", lambda *_: trained.append(0))
+    monkeypatch.setattr(
+        sys, "argv", ["vlp_bounds.py", str(path), "--variant", "usual", "--seeds", "2", "--keep"]
+    )
+    assert vlp_bounds.main() == 0
+    new, kept = kept_runs.kept("of-a-test")
+    assert kept["recall_at_1"] == "0.5"
+    assert not trained
+    assert new["variant"] == "centralised"
+    assert 0 <= float(new["recall_at_1"]) <= float(new["recall_at_5"]) <= 1
