@@ -1,4 +1,5 @@
 import math
+import statistics
 
 import pytest
 import torch
@@ -206,3 +207,14 @@ def test_fair_evaluations_have_mean_worst_and_disparity(fedavg):
         assert 0 <= worst <= mean <= 1
         assert worst <= mean - found[f"{name}disparity"] / 4
     assert found["common_relative_at_1"] >= found["common_at_1"]
+
+
+def test_the_drift_probes_measure_every_model_at_every_site(fedavg):
+    found = vlp_drift.drift(fedavg, layers=1, steps=1)
+    assert list(found) == list(vlp_drift.TITLES)
+    for recalls in found.values():
+        *each, mean = recalls.values()
+        assert mean == pytest.approx(statistics.fmean(each))
+    row = vlp_drift.as_rows(found, 3)[0]
+    assert row["variant"] == "fedavg"
+    assert row["recall_at_1"] == f"{found['fedavg']['recall_at_1']:.6g}"
