@@ -33,8 +33,10 @@ NAME: Final = "emulated"
 ROOT: Final = Path(__file__).resolve().parents[1]
 THERE: Final = hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend")
 
-# What CUDA, too, lets mix devices: copies, and an index on the CPU. Tensors of no dimension always may.
-_MAY_MIX: Final = ("aten.index.", "aten.index_put", "aten._index_put", "aten._copy_from", "aten.copy_")
+# What CUDA, too, lets mix devices: copies, and an index on the CPU into a tensor of the device. Tensors of no
+# dimension always may.
+_COPIES: Final = ("aten._copy_from", "aten.copy_")
+_INDEXING: Final = ("aten.index.", "aten.index_put", "aten._index_put")
 _TO_HOST: Final = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "bincount")
 # Composite factories that fill a tensor which they resize: made whole here instead.
 _FACTORIES: Final = ("arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace", "randperm")
@@ -94,6 +96,15 @@ def _here() -> str:
     return "elsewhere"
 
 
+def _may_mix(op: str, args: Any) -> bool:
+    if not op.startswith(_INDEXING):
+        return op.startswith(_COPIES)
+    into, values = args[0], args[2] if len(args) > 2 else None
+    return isinstance(into, Elsewhere) and (
+        not isinstance(values, torch.Tensor) or isinstance(values, Elsewhere) or values.dim() == 0
+    )
+
+
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     """One operator, on what its tensors hold."""
     name = str(op).removeprefix("aten.")
@@ -106,7 +117,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     ]
     asked = kwargs.get("device")
     to_cpu = asked is not None and torch.device(asked).type != NAME
-    if there and strange and not str(op).startswith(_MAY_MIX):
+    if there and strange and not _may_mix(str(op), args):
         raise RuntimeError(f"Expected all tensors to be on the same device: {op} at {_here()}")
     if not to_cpu and any(isinstance(leaf, torch.Generator) and leaf.device == CPU for leaf in leaves):
         raise RuntimeError(f"Expected a generator of the device, found one of the CPU: {op} at {_here()}")

@@ -24,6 +24,8 @@ SizeName = Literal["tiny", "small", "paper"]
 class VisionLanguageOptions(ModelOptions):
     """Options of ``vision-language``."""
 
+    code_keys = ("image_tower", "text_tower")
+
     size: SizeName = Field(
         default="tiny",
         description='"tiny" (0.3 million parameters), "small" (3 million) or "paper" (ViT-B/16 and six '
@@ -126,12 +128,6 @@ class VisionLanguageOptions(ModelOptions):
                 message = f"model.{key}: all are 0, which leaves nothing to train"
                 raise ConfigError(message, remedy="set one above 0")
         return self
-
-    @property
-    def more_code(self) -> Mapping[str, str]:
-        """Towers of a user's own."""
-        named = {key: getattr(self, key) for key in ("image_tower", "text_tower")}
-        return {key: name for key, name in named.items() if name is not None and is_user_code(name)}
 
     @property
     def objective_arguments(self) -> dict[str, Any]:

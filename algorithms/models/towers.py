@@ -6,7 +6,8 @@ study file leads to it, and nothing is downloaded or executed but the layers of 
 
 Features of a record are computed once and kept in half precision, record by record, so that they depend on no
 other record and on no order: a round then costs what the small trainable part costs. A :class:`Tower` of
-one's own may be any timm model, or any model of transformers that gives ``last_hidden_state``.
+one's own may be a timm model whose features are [channels, h, w] or [tokens, width], or any model of
+transformers that gives ``last_hidden_state``.
 
 Source: Liu et al., EfficientNet-Lite (Tan, Le, ICML 2019, without squeeze-and-excitation); Wang et al.,
 "MiniLM", NeurIPS 2020, as all-MiniLM-L6-v2 of sentence-transformers.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import torch
@@ -24,21 +25,24 @@ from safetensors.torch import load_file
 from torch import nn
 
 from secfed.algorithms.data.encoder_packages import PACKAGE, folder_of, release_of
+from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.losses.objective import without_autocast
 from secfed.algorithms.models.encoder_libraries import bert_classes, timm_layers
 from secfed.algorithms.models.kept_features import KeptFeatures
-from secfed.config.plugins import is_user_code, make, source_of
+from secfed.config.plugins import is_user_code, load_factory, make
 from secfed.config.torchvision_repair import mending_torchvision
 from secfed.errors import ConfigError
 
 _REST: Final = "num_batches_tracked"
+_KEY: Final = "a tower of [model]"
 
 
 @dataclass(frozen=True)
 class Tower:
     """One public encoder that stays as it is.
 
-    ``make`` builds the network with its weights, on the CPU; it is called where records are, and only there.
+    ``make`` builds the network with its weights, on the CPU; it is called where records are, and only there,
+    and may draw: what it leaves random is the same in every process.
     Of one image, [1, 3, H, W], its ``forward_features`` gives [1, width, h, w] or [1, tokens, width]; of the
     tokens of one report, [1, L], and their mask a call gives ``last_hidden_state``, [1, L, width]. It runs in
     evaluation mode.
@@ -83,22 +87,29 @@ TOWERS: Final = {
 IMAGE_TOWERS, TEXT_TOWERS = ("efficientnet-lite0",), ("minilm-l6-v2",)
 
 
-@lru_cache(maxsize=4)
 def tower(name: str) -> Tower:
     """One of these, or a user's own."""
     if name in TOWERS:
         return TOWERS[name]
-    found = make(name, "a tower of [model]")
+    return _own(name, load_factory(name, _KEY))
+
+
+@cache
+def _own(name: str, factory: Callable[[], Any]) -> Tower:  # noqa: ARG001 - a notebook may define it again
+    with torch.device("cpu"), seeded(0, "tower"):
+        found = make(name, _KEY)
     if not isinstance(found, Tower):
-        message = f"a tower of [model]: {name!r} gives no Tower"
-        raise ConfigError(message, remedy="return a secfed.algorithms.models.towers.Tower")
+        raise ConfigError(
+            f"{_KEY}: {name!r} gives no Tower", remedy="return a secfed.algorithms.models.towers.Tower"
+        )
     return found
 
 
 @lru_cache(maxsize=4)
-def network(name: str, device: str) -> nn.Module:
+def network(found: Tower, device: str) -> nn.Module:
     """A tower on a device, in evaluation mode, without gradients."""
-    made: nn.Module = mending_torchvision(tower(name).make)
+    with torch.device("cpu"), seeded(0, "tower"):  # in the middle of training, whose draws it must not move
+        made: nn.Module = mending_torchvision(found.make)
     return made.eval().requires_grad_(False).to(device)
 
 
@@ -113,27 +124,33 @@ def features(name: str, records: torch.Tensor, words: torch.Tensor | None = None
     if records.is_meta:  # shapes only
         length = records.shape[1] if words is not None else (-(-records.shape[-1] // 32)) ** 2
         return records.new_empty(len(records), length, tower(name).width, dtype=torch.float32)
-    own = is_user_code(name)
-    encoder, rows = f"{name} {source_of(name) if own else release_of(name)}", []
+    own, found, rows = is_user_code(name), tower(name), []
+    encoder = f"{name} {id(found) if own else release_of(name)}"
     for at, record in enumerate(records):
         mask = None if words is None else words[at]
 
         def compute(record: torch.Tensor = record, mask: torch.Tensor | None = mask) -> torch.Tensor:
             with torch.no_grad(), without_autocast(records):
-                return _forward(network(name, str(records.device)), record[None], mask)
+                return _forward(found, str(records.device), record[None], mask)
 
         # Weights of one's own may change while their code does not, so nothing of them outlives the process.
-        rows.append(_KEPT.of(encoder, tower(name).width, record, compute, on_disk=not own))
+        rows.append(_KEPT.of(encoder, found.width, record, compute, on_disk=not own))
     return torch.stack(rows).to(records.device, torch.float32)
 
 
-def _forward(network: Any, record: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def _forward(found: Tower, device: str, record: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    made: Any = network(found, device)
     if mask is not None:
-        held: torch.Tensor = network(input_ids=record, attention_mask=mask[None].long()).last_hidden_state[0]
-        return held
-    image = record if record.shape[1] == 3 else record.expand(-1, 3, -1, -1)
-    grid: torch.Tensor = network.forward_features(image)[0]
-    return grid.flatten(1).T if grid.dim() == 3 else grid
+        given: torch.Tensor = made(input_ids=record, attention_mask=mask[None].long()).last_hidden_state[0]
+    else:
+        given = made.forward_features(record if record.shape[1] == 3 else record.expand(-1, 3, -1, -1))[0]
+        given = given.flatten(1).T if given.dim() == 3 else given
+    if given.dim() != 2 or given.shape[1] != found.width:
+        raise ConfigError(
+            f"{_KEY}: of one record its network gives {tuple(given.shape)}, not [.., {found.width}]",
+            remedy="give [1, width, h, w] or [1, tokens, width], and Tower the same width",
+        )
+    return given
 
 
 class TowerEncoder(nn.Module):

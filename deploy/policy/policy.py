@@ -21,7 +21,7 @@ from secfed.config.schema import Options, Strict, checked, suggestion
 from secfed.config.toml_file import tables_of
 from secfed.crypto.attempt import SiteLimits
 from secfed.deploy.policy.absence import WAITING_TEXT
-from secfed.deploy.policy.rules import Anything, Rules, broken, read_rules
+from secfed.deploy.policy.rules import Anything, OneOf, Rules, broken, read_rules
 from secfed.deploy.policy.sections import (
     BudgetRules,
     Compute,
@@ -163,6 +163,8 @@ class Policy:
         Security: give it to :meth:`secfed.study.study.Study.parse` for every study that comes from elsewhere.
         """
         named = {*self.algorithms, *self.models, *(item.section.source for item in self.data)}
+        for model, rules in self.models.items():
+            named |= {str(value) for rule in _of_code(model, rules) for value in rule.values}
         return frozenset(name for name in named if ":" in name)
 
     @property
@@ -255,6 +257,14 @@ def _settings(kind: str, name: str) -> Collection[str] | None:
 
     entry = KINDS[kind.removesuffix("s")][0].get(name)
     return None if entry is None else entry.options.model_fields
+
+
+def _of_code(model: str, rules: Rules) -> list[OneOf]:
+    """The rules of keys that may name code; "any" permits none."""
+    from secfed.study.registry import MODELS  # torch
+
+    keys = MODELS[model].options.code_keys if model in MODELS else ()
+    return [rule for key in keys if isinstance(rule := rules.get(key), OneOf)]
 
 
 def _check_study(policy: Policy, study: Study) -> list[Violation]:

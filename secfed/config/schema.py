@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
@@ -51,6 +51,8 @@ class Strict(BaseModel):
 class Options(Strict):
     """A table that starts with the name of what it configures."""
 
+    code_keys: ClassVar[tuple[str, ...]] = ()  # what may name a user's own factory, beside ``name``
+
     name: str = Field(description="the name of a built-in, or package.module:factory")
 
     @property
@@ -63,9 +65,10 @@ class Options(Strict):
         return False
 
     @property
-    def more_code(self) -> Mapping[str, str]:
-        """Keys beside ``name`` that name a user's own factory, and that factory, for a machine to permit."""
-        return {}
+    def own_factories(self) -> dict[str, str]:
+        """Keys that name a user's own factory, and that factory, for a machine to permit."""
+        named = {key: getattr(self, key) for key in ("name", *self.code_keys)}
+        return {key: value for key, value in named.items() if value is not None and ":" in value}
 
 
 class OwnOptions(Options):

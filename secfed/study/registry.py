@@ -130,7 +130,7 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
         factory = load_factory(name, f"{kind}.name")
         declared: type[Options] | None = getattr(factory, "options_type", None)
         if kind == "algorithm" and declared is not None:
-            return checked(declared, section, kind)
+            return _all_permitted(kind, checked(declared, section, kind), own_code)
         options = checked(OwnModelOptions if kind == "model" else OwnOptions, section, kind)
         check_arguments(factory, given, options.arguments, kind)
         return options
@@ -141,10 +141,13 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
             f"{kind}.name: there is no {name!r}",
             remedy=f"{hint}{stop} Name code of your own as package.module:factory",
         )
-    built_in = checked(entries[name].options, section, kind)
-    for key, own in built_in.more_code.items():
-        _check_permitted(f"{kind}.{key}", own, own_code)
-    return built_in
+    return _all_permitted(kind, checked(entries[name].options, section, kind), own_code)
+
+
+def _all_permitted(kind: str, options: Options, own_code: Collection[str] | None) -> Options:
+    for key, name in options.own_factories.items():
+        _check_permitted(f"{kind}.{key}", name, own_code)
+    return options
 
 
 def _check_permitted(key: str, name: str, own_code: Collection[str] | None) -> None:

