@@ -1,0 +1,118 @@
+"""Tables of kept runs in the pages of results, written from the runs, so that the two cannot differ.
+
+    python benchmarks/kept_tables.py [--update-docs]
+
+A page marks where one stands, what it is of, and which differences to one variant it has:
+
+    <!-- kept vlp-flickr-towers: recall_at_1 recall_at_5; less fedavg: recall_at_1 -->
+    <!-- end kept -->
+
+Labels and their order are those of ``examples/NAME.toml``. What is left out of a sweep file has its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import kept_runs
+import sections
+from comparison import mean_and_spread
+from kept_runs import OverSeeds, Place, Row
+
+from secfed.sweep.file import SweepFile
+
+PAGES: Final = sections.ROOT / "docs" / "results"
+_MARKED: Final = re.compile(
+    r"(<!-- kept (?P<name>[\w-]+): (?P<scores>[\w ]+?)(; less (?P<beside>[\w-]+): (?P<less>[\w ]+?))? -->\n)"
+    r".*?(?P<end><!-- end kept -->)",
+    re.DOTALL,
+)
+_WORDS: Final = {
+    "recall_at_1": "R@1",
+    "recall_at_5": "R@5",
+    "relative_recall_at_1": "R@1 / ceiling",
+    "acc": "ACC",
+    "nmi": "NMI",
+    "ari": "ARI",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
+    for page in sorted(PAGES.glob("*.md")):
+        old = page.read_text(encoding="utf-8")
+        if _MARKED.search(old):
+            target = sections.beside(page)
+            target.write_text(written(old), encoding="utf-8")
+            print(f"wrote {target}")
+    return 0
+
+
+def written(page: str) -> str:
+    """A page with every marked table as the kept runs have it."""
+    return _MARKED.sub(_table, page)
+
+
+def _table(found: re.Match[str]) -> str:
+    scores, less = found["scores"].split(), (found["less"] or "").split()
+    text = table(found["name"], scores, found["beside"] or "", less)
+    return f"{found[1]}{text}\n{found['end']}"
+
+
+def table(name: str, scores: list[str], beside: str, less: list[str]) -> str:
+    """A line per panel and variant; differences are paired over seeds, with the verdict on "above"."""
+    runs = kept_runs.by_place(kept_runs.kept(name))
+    panels, variants = _labels(name, runs)
+    head = ["", "method"] if len(panels) > 1 else ["method"]
+    head += [_word(one) for one in scores]
+    head += [f"{_word(one)} less {variants[beside]}" for one in less]
+    lines = []
+    for panel, title in panels.items():
+        before = title
+        for variant, label in variants.items():
+            if (panel, variant) in runs:
+                line = _line(runs, (panel, variant), scores, beside, less)
+                lines.append([*([before] if len(panels) > 1 else []), label, *line])
+                before = ""
+    return sections.table([*head, "seeds"], lines)
+
+
+def _line(
+    runs: Mapping[Place, Mapping[int, Row]], place: Place, scores: list[str], beside: str, less: list[str]
+) -> list[str]:
+    mine = runs[place]
+    line = [mean_and_spread(kept_runs.score(run, name) for run in mine.values()) for name in scores]
+    for name in less:
+        gaps = kept_runs.differences(mine, runs.get((place[0], beside), {}), name)
+        effect = " ".join(OverSeeds.of([100 * gap for gap in gaps]).verdict())
+        line.append("" if place[1] == beside or not gaps else effect)
+    return [*line, str(len(mine))]
+
+
+def _labels(name: str, runs: Mapping[Place, object]) -> tuple[dict[str, str], dict[str, str]]:
+    """Of panels and variants, in their order."""
+    path = sections.ROOT / "examples" / f"{name}.toml"
+    panels, variants = {}, {}
+    if path.is_file():
+        sweep = SweepFile.load(path)
+        panels = {one.name: one.label for one in sweep.panels}
+        variants = {one.name: one.label for one in sweep.variants}
+    for panel, variant in runs:
+        panels.setdefault(panel, panel)
+        variants.setdefault(variant, variant.replace("-", " "))
+    return panels, variants
+
+
+def _word(score: str) -> str:
+    return _WORDS.get(score, score.replace("_", " "))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Tables of kept runs in the pages of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import kept_runs
+import kept_tables
+import pytest
+
+PAGE = "before\n<!-- kept {mark} -->\nold\n<!-- end kept -->\nafter\n"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        {"panel": panel, "variant": variant, "seed": str(seed), "acc": f"{value + seed / 100}"}
+        for panel in ("easy", "hard")
+        for variant, value in (("usual", 0.5), ("new-one", 0.6))
+        for seed in (1, 2, 3)
+    ]
+    monkeypatch.setattr(kept_runs, "FOLDER", tmp_path)
+    kept_runs.write(tmp_path / "some.csv", found)
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_table_stands_where_it_is_marked_and_nothing_else_changes() -> None:
+    page = kept_tables.written(PAGE.format(mark="some: acc; less usual: acc"))
+    head, rule, *rows = page.split("acc -->\n")[1].split("\n<!-- end kept -->")[0].splitlines()
+    assert head == "|  | method | ACC | ACC less usual | seeds |"
+    assert set(rule) == set("| -")
+    assert len(rows) == 4
+    assert "| easy | usual | 52.0 ± 1.0 |  | 3 |" in rows
+    assert "|  | new one | 62.0 ± 1.0 | +10.0 open | 3 |" in rows  # all seeds agree to the last digit
+    assert page.startswith("before\n<!-- kept some")
+    assert page.endswith("\n<!-- end kept -->\nafter\n")
+    assert kept_tables.written(page) == page
+
+
+@pytest.mark.parametrize("page", sorted(kept_tables.PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_the_pages_have_what_the_kept_runs_have(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert kept_tables.written(text) == text, "python benchmarks/kept_tables.py --update-docs"
+    assert text.count("<!-- kept ") == len(kept_tables._MARKED.findall(text))
