@@ -21,7 +21,7 @@ from secfed.algorithms.canonical.options import CanonicalOptions, ProjectionOpti
 from secfed.algorithms.canonical.plan import CanonicalPlan, CanonicalStage
 from secfed.algorithms.canonical.server import CanonicalServer
 from secfed.algorithms.canonical.site import CanonicalSite
-from secfed.algorithms.data.multiview.base import MultiviewData, MultiviewSite, check_multiview
+from secfed.algorithms.data.multiview.base import MultiviewSite, check_multiview, several_views
 from secfed.algorithms.framework.base import SiteId, UnitBound
 from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
@@ -64,12 +64,8 @@ class Canonical(CanonicalSums):
     """Canonical clustering, bound to one study."""
 
     def __init__(self, setting: Setting, options: CanonicalOptions) -> None:
-        study, data = setting.study, setting.data
-        if not isinstance(data, MultiviewData) or len(data.view_sizes) < 2:
-            raise ConfigError(
-                f"data.name: canonical needs several views of a record; {study.data.name} has none",
-                remedy="use a multi-view data set, for example digits-views or multiview",
-            )
+        study = setting.study
+        data = several_views("canonical", study.data.name, setting.data)
         if study.model.name != "none":
             raise ConfigError(
                 f"model.name: canonical has no network, so {study.model.name!r} would have no effect",

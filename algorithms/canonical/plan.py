@@ -32,6 +32,7 @@ from secfed.algorithms.canonical.cubes import MOST_DIMENSIONS, size_of_cubes
 from secfed.algorithms.canonical.moments import BLOCK_NORM
 from secfed.algorithms.canonical.options import CanonicalOptions
 from secfed.algorithms.canonical.projections import pairs
+from secfed.algorithms.data.multiview.base import ViewHolders
 from secfed.algorithms.framework.base import SiteId, planned_for
 from secfed.algorithms.framework.kinds import Parts, of_large_kinds, parts_by_kind
 from secfed.algorithms.framework.staged import RoundPlan
@@ -67,7 +68,7 @@ class CanonicalStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CanonicalPlan(RoundPlan[CanonicalStage]):
+class CanonicalPlan(ViewHolders, RoundPlan[CanonicalStage]):
     """The plan of one study."""
 
     options: CanonicalOptions
@@ -85,22 +86,12 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
                 remedy="set study.rounds = 1",
             )
         least = max(self._fewest_of_kind, self.least if self.privacy is None else self.fewest)
-        if len(self.full_sites) < least:
+        if len(self.full) < least:
             raise ConfigError(
-                f"data: {len(self.full_sites)} sites hold all views, but a sum over them needs {least}",
+                f"data: {len(self.full)} sites hold all views, but a sum over them needs {least}",
                 remedy="add sites that hold all views, or lower protection.colluders, protection.min_cohort "
                 "or protection.threshold",
             )
-
-    @property
-    def sites(self) -> tuple[SiteId, ...]:
-        """All sites."""
-        return tuple(self.view_of)
-
-    @cached_property
-    def full_sites(self) -> tuple[SiteId, ...]:
-        """Sites that hold all views of their records."""
-        return tuple(site for site, view in self.view_of.items() if view is None)
 
     @property
     def views(self) -> int:
@@ -136,7 +127,7 @@ class CanonicalPlan(RoundPlan[CanonicalStage]):
         Of the others those that are in clusters: moments, less the same sums over clusters, would be those
         of who is in no cluster.
         """
-        return self.full_sites if stage.kind == "cross" else self.mixing
+        return self.full if stage.kind == "cross" else self.mixing
 
     def left_out(self) -> tuple[SiteId, ...]:
         """Sites of kinds that are too small."""

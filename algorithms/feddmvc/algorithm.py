@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from secfed.algorithms.data.multiview.base import MultiviewData, MultiviewSite, check_multiview
+from secfed.algorithms.data.multiview.base import MultiviewSite, check_multiview, several_views
 from secfed.algorithms.feddmvc.plan import FedDmvcOptions, FedDmvcPlan, FedDmvcStage
 from secfed.algorithms.feddmvc.server import FedDmvcServer
 from secfed.algorithms.feddmvc.site import FedDmvcSite
@@ -43,12 +43,8 @@ class FedDmvc(PlannedStages[FedDmvcStage]):
     plan: FedDmvcPlan
 
     def __init__(self, setting: Setting, options: FedDmvcOptions) -> None:
-        study, data = setting.study, setting.data
-        if not isinstance(data, MultiviewData):
-            raise ConfigError(
-                f"data.name: feddmvc needs views of a record, which {study.data.name} does not give",
-                remedy="use a multi-view data set, for example digits-views or multiview",
-            )
+        study = setting.study
+        data = several_views("feddmvc", study.data.name, setting.data)
         if not isinstance(study.model, MultiviewModelOptions):
             message = "model.name: feddmvc trains an autoencoder per view"
             raise ConfigError(message, remedy='set model.name = "multiview"')

@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 from pydantic import Field as Key
 
+from secfed.algorithms.data.multiview.base import ViewHolders
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
 from secfed.algorithms.framework.kinds import KindOptions, Parts, of_large_kinds, parts_by_kind
 from secfed.algorithms.framework.staged import RoundPlan
@@ -58,7 +59,7 @@ class FedDmvcStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDmvcPlan(RoundPlan[FedDmvcStage]):
+class FedDmvcPlan(ViewHolders, RoundPlan[FedDmvcStage]):
     """The plan of one study."""
 
     options: FedDmvcOptions
@@ -84,16 +85,6 @@ class FedDmvcPlan(RoundPlan[FedDmvcStage]):
                     remedy="add such sites, or lower protection.colluders, protection.min_cohort or "
                     "protection.threshold",
                 )
-
-    @property
-    def sites(self) -> tuple[SiteId, ...]:
-        """All sites."""
-        return tuple(self.view_of)
-
-    @cached_property
-    def full(self) -> tuple[SiteId, ...]:
-        """Sites that hold all views."""
-        return tuple(site for site, view in self.view_of.items() if view is None)
 
     @property
     def fewest(self) -> int:

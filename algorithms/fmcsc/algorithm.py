@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from secfed.algorithms.data.multiview.base import MultiviewData, MultiviewSite, check_multiview
+from secfed.algorithms.data.multiview.base import MultiviewSite, check_multiview, several_views
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.fmcsc.plan import FmcscPlan, FmcscStage
 from secfed.algorithms.fmcsc.privacy import check_privacy
@@ -49,24 +49,20 @@ class Fmcsc(PlannedStages[FmcscStage]):
     def __init__(self, setting: Setting, options: FmcscOptions) -> None:
         study = setting.study
         check_privacy(options, study.privacy)
-        if not isinstance(setting.data, MultiviewData):
-            raise ConfigError(
-                f"data.name: fmcsc needs records with several views, which {study.data.name} does not give",
-                remedy="use a multi-view data set, for example digits-views or multiview",
-            )
+        data = several_views("fmcsc", study.data.name, setting.data)
         if not isinstance(study.model, MultiviewModelOptions):
             message = "model.name: fmcsc trains autoencoders with heads of its own"
             raise ConfigError(message, remedy='set model.name = "multiview"')
-        self.setting, self.options, self.data = setting, options, setting.data
-        self.networks = MultiviewNetworks(setting.data.view_sizes, study.model)
+        self.setting, self.options, self.data = setting, options, data
+        self.networks = MultiviewNetworks(data.view_sizes, study.model)
         self.plan: FmcscPlan = FmcscPlan(
             options=options,
             protection=study.protection,
             rounds=study.rounds,
             seed=study.seed,
-            view_of=setting.data.view_of,
-            views=len(setting.data.view_sizes),
-            classes=setting.data.classes,
+            view_of=data.view_of,
+            views=len(data.view_sizes),
+            classes=data.classes,
             features=study.model.features,
             shapes=shapes_of(dict(self.networks.shapes.named_parameters())),
             privacy=study.privacy,

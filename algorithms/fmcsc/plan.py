@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+from secfed.algorithms.data.multiview.base import ViewHolders
 from secfed.algorithms.fmcsc import divisive
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
@@ -48,7 +49,7 @@ class FmcscStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FmcscPlan(RoundPlan[FmcscStage]):
+class FmcscPlan(ViewHolders, RoundPlan[FmcscStage]):
     """The plan of one study."""
 
     options: FmcscOptions
@@ -77,11 +78,6 @@ class FmcscPlan(RoundPlan[FmcscStage]):
                     remedy="add sites that hold all views, raise algorithm.participation, or lower "
                     "protection.colluders, protection.min_cohort or protection.threshold",
                 )
-
-    @property
-    def sites(self) -> tuple[SiteId, ...]:
-        """All sites."""
-        return tuple(self.view_of)
 
     @property
     def hidden(self) -> bool:
@@ -125,11 +121,10 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         Or more of a kind, so that there are enough of it; none of a kind that is too small.
         """
         count = int(self.options.participation * len(self.sites) + 1e-9)  # 0.29 * 100 is less than 29
-        full = [site for site, view in self.view_of.items() if view is None]
-        chosen = min(len(full), math.ceil(count * len(full) / len(self.sites)))
+        chosen = min(len(self.full), math.ceil(count * len(self.full) / len(self.sites)))
         large = of_large_kinds(self.view_of, self.sites, self.fewest_of_kind)
         single = [site for site in large if self.view_of[site] is not None]
-        some = (*full[:chosen], *drawn(self.view_of, single, count - chosen, self.fewest_of_kind))
+        some = (*self.full[:chosen], *drawn(self.view_of, single, count - chosen, self.fewest_of_kind))
         return tuple(sorted(some, key=self.sites.index))
 
     def trainers(self, group: int) -> tuple[SiteId, ...]:

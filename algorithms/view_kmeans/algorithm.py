@@ -25,7 +25,7 @@ all hospitals together have fewer records than features, moments tell the record
 from __future__ import annotations
 
 from secfed.algorithms.canonical.algorithm import check_protection
-from secfed.algorithms.data.multiview.base import MultiviewData, MultiviewSite, check_multiview
+from secfed.algorithms.data.multiview.base import MultiviewSite, check_multiview, several_views
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
@@ -46,12 +46,8 @@ class ViewKmeans(PlannedStages[KmeansStage]):
     plan: ViewKmeansPlan
 
     def __init__(self, setting: Setting, options: ViewKmeansOptions) -> None:
-        study, data = setting.study, setting.data
-        if not isinstance(data, MultiviewData):
-            raise ConfigError(
-                f"data.name: view-kmeans needs views of a record, which {study.data.name} does not give",
-                remedy="use a multi-view data set, for example digits-views or multiview",
-            )
+        study = setting.study
+        data = several_views("view-kmeans", study.data.name, setting.data)
         if study.model.name != "none":
             message = f"model.name: view-kmeans has no network, so {study.model.name!r} would have no effect"
             raise ConfigError(message, remedy='set model.name = "none"')

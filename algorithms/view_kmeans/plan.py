@@ -11,6 +11,7 @@ from typing import Final, Literal, Self
 from pydantic import Field as Key
 from pydantic import model_validator
 
+from secfed.algorithms.data.multiview.base import ViewHolders
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.kinds import KindOptions, Parts, of_large_kinds, parts_by_kind
 from secfed.algorithms.framework.staged import RoundPlan
@@ -65,7 +66,7 @@ class KmeansStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewKmeansPlan(RoundPlan[KmeansStage]):
+class ViewKmeansPlan(ViewHolders, RoundPlan[KmeansStage]):
     """The plan of one study."""
 
     options: ViewKmeansOptions
@@ -83,16 +84,6 @@ class ViewKmeansPlan(RoundPlan[KmeansStage]):
                 remedy="add sites that hold all views, or lower protection.colluders, protection.min_cohort "
                 "or protection.threshold",
             )
-
-    @property
-    def sites(self) -> tuple[SiteId, ...]:
-        """All sites."""
-        return tuple(self.view_of)
-
-    @cached_property
-    def full(self) -> tuple[SiteId, ...]:
-        """Sites that hold all views."""
-        return tuple(site for site, view in self.view_of.items() if view is None)
 
     @property
     def dimensions(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -65,6 +66,32 @@ class MultiviewData(FederatedData, Protocol):
 
     def site(self, site_id: SiteId) -> MultiviewSite:
         """One site's records."""
+
+
+def several_views(algorithm: str, source: str, data: FederatedData) -> MultiviewData:
+    """The data set of a study, which must have several views; ``source`` is its name."""
+    if not isinstance(data, MultiviewData) or len(data.view_sizes) < 2:
+        raise ConfigError(
+            f"data.name: {algorithm} needs several views of a record, which {source} does not give",
+            remedy="use a multi-view data set, for example digits-views or multiview",
+        )
+    return data
+
+
+class ViewHolders:
+    """Part of a plan: its sites by the views that they hold."""
+
+    view_of: Mapping[SiteId, int | None]  # the one view of every site, or None for all views
+
+    @property
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites."""
+        return tuple(self.view_of)
+
+    @cached_property
+    def full(self) -> tuple[SiteId, ...]:
+        """Sites that hold all views of their records."""
+        return tuple(site for site, view in self.view_of.items() if view is None)
 
 
 @dataclass(frozen=True, repr=False)

@@ -72,7 +72,7 @@ def test_hospitals_with_one_view_add_their_noise_to_what_views_have_in_common() 
     chosen = private().replace("protection.max_dropouts", 0)
     with_noise, algorithm = noised(chosen), build(chosen)
     sites = algorithm.setting.sites
-    full = frozenset(algorithm.plan.full_sites)
+    full = frozenset(algorithm.plan.full)
     assert len(full) < len(sites)
     for exchange in with_noise.exchanges(1):
         assert tuple(with_noise.members(1, exchange, sites)) == tuple(sites)

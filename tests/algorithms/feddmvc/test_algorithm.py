@@ -189,7 +189,7 @@ def test_the_server_goes_on_from_what_it_saved() -> None:
     [
         ({"study__rounds": 2}, "none for the clusters"),
         ({"model": {"name": "none"}}, "autoencoder per view"),
-        ({"data": {"name": "digits", "sites": 4}}, "needs views"),
+        ({"data": {"name": "digits", "sites": 4}}, "needs several views"),
         ({"data__views": [-1, -1, 0, 0, 1, 1]}, "2 sites hold all views"),
         ({"protection__threshold": 5}, "sites hold all views"),
     ],

@@ -232,7 +232,7 @@ def test_other_models_and_data_sets_are_refused():
     with pytest.raises(ConfigError, match=r"model\.name: fmcsc"):
         build(Study.parse(TINY.replace('"multiview"', '"logistic-regression"').replace(NETWORK, "")))
     text = TINY.replace(VIEWS, "")
-    with pytest.raises(ConfigError, match=r"data\.name: fmcsc needs records with several views"):
+    with pytest.raises(ConfigError, match=r"data\.name: fmcsc needs several views of a record"):
         build(Study.parse(text.replace('"tests.algorithms.fmcsc_case:blobs"', '"breast-cancer"')))
 
 

@@ -68,7 +68,7 @@ def test_sums_through_fixed_point_give_the_same_clusters() -> None:
     [
         ({"study__rounds": 2}, "one round of sums"),
         ({"model__name": "logistic-regression"}, "no network"),
-        ({"data": {"name": "digits", "sites": 4}}, "needs views"),
+        ({"data": {"name": "digits", "sites": 4}}, "needs several views"),
         ({"data__holds": [-1, -1, 0, 0]}, "hold all views"),
         ({"protection__name": "masked", "protection__reveal": "sites"}, "repeats the server's step"),
     ],
