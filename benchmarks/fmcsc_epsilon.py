@@ -58,7 +58,7 @@ CURVES = {
     "record-dp": Curve(
         "FMCSC, record-level", "FMCSC, record-level", style.GREEN, "-", 1.3, "20", (0, 9)
     ),
-    "site-dp": Curve("FMCSC, site-level", "FMCSC, site-level", style.PURPLE, "-", 1.3, "20", (0, -16)),
+    "site-dp": Curve("FMCSC, site-level", "FMCSC, site-level", style.PURPLE, "-", 1.3, "20", (0, -12)),
 }  # fmt: skip
 PANELS = {  # name to title and number of classes
     "digits-views": ("digits", 10),
