@@ -7,7 +7,7 @@ A page marks where one stands, what it is of, and which differences to one varia
     <!-- kept vlp-flickr-towers: recall_at_1 recall_at_5; less fedavg: recall_at_1 -->
     <!-- end kept -->
 
-Labels and their order are those of ``examples/NAME.toml``. What is left out of a sweep file has its name.
+Labels and their order are those of ``examples/NAME.toml``. What is in no sweep file has its name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final
 
 import kept_runs
 import sections
+import vlp_drift
 from comparison import mean_and_spread
 from kept_runs import OverSeeds, Place, Row
 
@@ -27,10 +28,12 @@ from secfed.sweep.file import SweepFile
 
 PAGES: Final = sections.ROOT / "docs" / "results"
 _MARKED: Final = re.compile(
-    r"(<!-- kept (?P<name>[\w-]+): (?P<scores>[\w ]+?)(; less (?P<beside>[\w-]+): (?P<less>[\w ]+?))? -->\n)"
+    r"(<!-- kept (?P<name>[\w-]+): (?P<scores>[\w -]+?)"
+    r"(; less (?P<beside>[\w-]+): (?P<less>[\w -]+?))? -->\n)"
     r".*?(?P<end><!-- end kept -->)",
     re.DOTALL,
 )
+_TITLES: Final = {"vlp-drift": vlp_drift.TITLES}  # of what no sweep makes
 _WORDS: Final = {
     "recall_at_1": "R@1",
     "recall_at_5": "R@5",
@@ -99,7 +102,7 @@ def _line(
 def _labels(name: str, runs: Mapping[Place, object]) -> tuple[dict[str, str], dict[str, str]]:
     """Of panels and variants, in their order."""
     path = sections.ROOT / "examples" / f"{name}.toml"
-    panels, variants = {}, {}
+    panels, variants = {}, dict(_TITLES.get(name, {}))
     if path.is_file():
         sweep = SweepFile.load(path)
         panels = {one.name: one.label for one in sweep.panels}
