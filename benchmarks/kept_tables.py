@@ -33,7 +33,7 @@ _MARKED: Final = re.compile(
     r".*?(?P<end><!-- end kept -->)",
     re.DOTALL,
 )
-_TITLES: Final = {"vlp-drift": vlp_drift.TITLES}  # of what no sweep makes
+_TITLES: Final = {vlp_drift.NAME: vlp_drift.TITLES}  # of what no sweep makes
 _WORDS: Final = {
     "recall_at_1": "R@1",
     "recall_at_5": "R@5",

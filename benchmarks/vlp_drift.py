@@ -32,6 +32,7 @@ from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.study.study import Study
 from secfed.wire.layout import State
 
+NAME: Final = "vlp-drift"  # under which runs are kept
 TITLES: Final = {
     "fedavg": "FedAvg",
     "fedavg-one-more-round": "FedAvg, one more round at a site",
@@ -57,8 +58,8 @@ def main() -> int:
         found = drift(vlp_oracle.algorithm_of(Study.parse(text)), asked.layers, asked.steps)
         print(f"Seed {seed}\n\n{table(found)}")
         if asked.keep:
-            rows = kept_runs.merged(kept_runs.kept("vlp-drift"), as_rows(found, seed))
-            kept_runs.write(kept_runs.FOLDER / "vlp-drift.csv", rows)
+            rows = kept_runs.merged(kept_runs.kept(NAME), as_rows(found, seed))
+            kept_runs.write(kept_runs.FOLDER / f"{NAME}.csv", rows)
     return 0
 
 
