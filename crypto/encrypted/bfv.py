@@ -39,6 +39,9 @@ SEED_BYTES = 64
 _MODULUS_BITS = range(30, 61)  # 60 is the largest prime the library takes
 _SPECIAL_BITS = 16  # the smallest size with a suitable prime; it is far above the noise it divides away
 _MAX_SLOT_BITS = 59  # the library's largest plaintext modulus is below 2^60
+_CKKS_LIMB_BITS = (
+    28  # with carries; 100 sites' noise is then 0.04 of a unit, and limbs are exact once rounded
+)
 _SIGMA = 3.25  # a fresh error coefficient (centred binomial of variance 10.5), rounded up
 _SECRET_VARIANCE = 2 / 3  # of a ternary coefficient
 # q must hold noise of 16 standard deviations. A sum's largest coefficient lies near 5, so decryption sees
@@ -127,13 +130,15 @@ class Parameters:
     """One exchange under a ring: how its lanes lie in slots, and every size that follows."""
 
     ring: Ring  # what the keys belong to
-    slot_bits: int  # log2 of the plaintext modulus; 0 under CKKS, where a slot is a real number
+    slot_bits: int  # log2 of the plaintext modulus; under CKKS, where slots are real, of a wide lane's limbs
     sites: int  # roster size; at most so many uploads are added
     runs: tuple[Run, ...]  # lanes of the exchange, with headroom for ``sites`` sites in every lane
 
     def lanes_per_slot(self, run: Run) -> int:
         """Whole lanes that share a slot; 0 where one lane needs several slots."""
-        return self.slot_bits // run.bits if self.ring.scheme == "bfv" else 1
+        if self.ring.scheme == "ckks":
+            return int(run.bits <= _MAX_SLOT_BITS)
+        return self.slot_bits // run.bits
 
     @property
     def limb_bits(self) -> int:
@@ -215,7 +220,7 @@ def fit(ring: Ring, runs: Sequence[Run], sites: int) -> Parameters:
     if not any(run.count for run in runs):
         raise ConfigError("an exchange without elements cannot be encrypted")
     if ring.scheme == "ckks":
-        return Parameters(ring, 0, sites, runs)
+        return Parameters(ring, _CKKS_LIMB_BITS, sites, runs)
     top = ring.max_slot_bits(sites)
     narrow = max((run.bits for run in runs if run.bits <= _MAX_SLOT_BITS), default=0)
     carries = (sites - 1).bit_length()

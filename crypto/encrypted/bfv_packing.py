@@ -118,18 +118,19 @@ def _placed(source: VectorSource, parameters: Parameters) -> Iterator[Slots]:
 def _place(lanes: NDArray[Any], run: Run, parameters: Parameters) -> Slots:
     """Slots of consecutive lanes; a last slot that is not full is filled up with zero lanes."""
     signed = _signed(lanes.astype(np.uint64), run.bits)
-    if parameters.ring.scheme == "ckks":  # normalised, so that one scale suits every width
-        return np.ldexp(signed.astype(np.float64), 1 - run.bits)
     digits = signed.view(np.uint64)
     mask = _mask(parameters.slot_bits)
     share = parameters.lanes_per_slot(run)
+    real = parameters.ring.scheme == "ckks"  # normalised, so that one scale suits every width
     if share == 0:
         limb_bits, limbs = parameters.limb_bits, parameters.limbs(run)
         spread = np.empty((lanes.size, limbs), np.uint64)
         for limb in range(limbs):
             np.right_shift(digits, np.uint64(limb * limb_bits), out=spread[:, limb])
         spread[:, :-1] &= _mask(limb_bits)
-        return spread.reshape(-1)
+        return np.ldexp(spread, -parameters.slot_bits).reshape(-1) if real else spread.reshape(-1)
+    if real:
+        return np.ldexp(signed, 1 - run.bits)
     if digits.size % share:
         digits = np.concatenate([digits, np.zeros(-digits.size % share, np.uint64)])
     columns = digits.reshape(-1, share)
@@ -142,13 +143,15 @@ def _place(lanes: NDArray[Any], run: Run, parameters: Parameters) -> Slots:
 
 def _unplace(slots: Slots, out: NDArray[Any], run: Run, parameters: Parameters) -> None:
     """Lanes of consecutive summed slots, written to ``out``."""
-    if parameters.ring.scheme == "ckks":
-        # The approximation may step over the range: hold it at the largest number below 2^(bits - 1).
-        top = min(2.0 ** (run.bits - 1) - 1, float(np.nextafter(2.0**63, 0)))
-        whole = np.clip(np.rint(np.ldexp(slots, run.bits - 1)), -top, top).astype(np.int64)
-        np.copyto(out, whole.view(np.uint64) & _mask(run.bits), casting="unsafe")
-        return
     share = parameters.lanes_per_slot(run)
+    if parameters.ring.scheme == "ckks":
+        slots = np.rint(np.ldexp(slots, run.bits - 1 if share else parameters.slot_bits))
+        # The approximation may step over a lane's range: hold it there.
+        top = np.nextafter(2.0 ** (run.bits - 1), 0)
+        slots = np.clip(slots, -top, top).astype(np.int64).view(np.uint64)
+        if share:
+            np.copyto(out, slots & _mask(run.bits), casting="unsafe")
+            return
     if share == 0:
         spread = slots.reshape(out.size, -1)
         out[:] = 0

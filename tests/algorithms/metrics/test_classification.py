@@ -59,12 +59,6 @@ def test_metrics_from_the_sums_of_three_sites_equal_those_of_the_pooled_records(
     assert ("roc_auc" in found) == (classes == 2)
 
 
-def test_approximate_sums_without_a_class_above_zero_are_no_metrics():
-    totals = {"eval/records": 219.1, "eval/loss": 56.5, "eval/class_records": [-74.2, -239.5]}
-    totals |= {"eval/class_correct": [-46.7, 87.5], "eval/scores": [[0.0], [0.0]]}
-    assert finish({name: torch.tensor(value) for name, value in totals.items()}, 2) == {}
-
-
 def test_every_sum_has_a_field_of_its_shape():
     for classes in (2, 3):
         sums = evaluate(

@@ -234,8 +234,11 @@ def test_state_digests_are_tagged_so_that_the_aggregator_cannot_test_guesses(
     assert site._state_tag() == sites["hospital-3"]._state_tag()
 
 
-def test_ckks_is_close_to_the_exact_model(tmp_path: Path, study: Study, exact: Path) -> None:
-    run(study.replace("protection.scheme", "ckks"), tmp_path / "ckks")
+def test_ckks_is_close_to_the_exact_model_and_its_metrics(tmp_path: Path, study: Study, exact: Path) -> None:
+    found = run(study.replace("protection.scheme", "ckks"), tmp_path / "ckks").final
+    metrics = run(study, None).final
+    assert metrics
+    assert found == pytest.approx(metrics, abs=1e-2)
     approximate = load_file(tmp_path / "ckks" / "model.safetensors")
     model = load_file(exact / "model.safetensors")
     assert all(torch.allclose(approximate[name], model[name], atol=1e-3) for name in model)
