@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from secfed.dp.training.optimisers import eager
 from secfed.dp.training.step import Steps, StepSettings, ahead
-from secfed.errors import RangeError
+from secfed.errors import ConfigError, RangeError
 
 Batch = tuple[torch.Tensor, ...]  # (images [B, channels, size, size], tokens [B, length])
 StageLoss = Callable[[nn.Module, Batch], torch.Tensor]
@@ -121,7 +121,7 @@ def frozen_copy(model: Network, names: Collection[str] | None = None) -> Network
     """A copy that no training reaches: evaluation mode, and no parameter asks for a gradient.
 
     With ``names``, only these parameters are copied and all others are shared with the original. Nothing that
-    is shared may be read while the original trains, except on purpose.
+    is shared may be read while the original trains, except on purpose. ``ConfigError``: it cannot be copied.
     """
     # deepcopy takes what the memo says is copied already.
     shared = {
@@ -129,7 +129,13 @@ def frozen_copy(model: Network, names: Collection[str] | None = None) -> Network
         for name, value in model.named_parameters()
         if names is not None and name not in names
     }
-    copied = copy.deepcopy(model, shared)
+    try:
+        copied = copy.deepcopy(model, shared)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise ConfigError(
+            f"model.name: this model cannot be copied, which the algorithm needs: {error}",
+            remedy="keep only parameters and buffers in it (torch.nn.utils.parametrizations for weight norms)",
+        ) from None
     at_rest(copied)
     return copied
 

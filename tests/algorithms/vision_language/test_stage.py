@@ -19,7 +19,7 @@ from secfed.algorithms.vision_language.stage import (
     train_only,
 )
 from secfed.dp.training.step import StepSettings
-from secfed.errors import RangeError
+from secfed.errors import ConfigError, RangeError
 from tests.algorithms.loop import same
 from tests.algorithms.vlp_case import Toy, pairs
 
@@ -118,6 +118,12 @@ class TestWhatMoves:
         train(model)
         assert same(read_parameters(copy), before)
         assert not any(parameter.requires_grad for parameter in copy.parameters())
+
+    def test_a_model_that_holds_a_result_of_its_weights_cannot_be_copied(self):
+        model = toy()
+        model.doubled = next(model.parameters()) * 2
+        with pytest.raises(ConfigError, match=r"model\.name: .* cannot be copied"):
+            frozen_copy(model)
 
 
 class TestSteps:
