@@ -134,7 +134,7 @@ def frozen_copy(model: Network, names: Collection[str] | None = None) -> Network
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ConfigError(
             f"model.name: this model cannot be copied, which the algorithm needs: {error}",
-            remedy="let it hold parameters and buffers only; norms of weights: torch.nn.utils.parametrizations",
+            remedy="let it hold parameters and buffers only; weight norms as torch.nn.utils.parametrizations",
         ) from None
     at_rest(copied)
     return copied

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import tomli_w
 
 from secfed.config.schema import Options
-from secfed.deploy.policy.policy import shows_state
+from secfed.deploy.policy.check import shows_state
 
 if TYPE_CHECKING:
     from secfed.study.study import Study  # needs torch

@@ -23,7 +23,8 @@ from secfed.deploy.agent.control import is_paused
 from secfed.deploy.agent.full_disk import room_bytes
 from secfed.deploy.agent.training import TrainingProcess
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.policy.policy import Policy, Violation
+from secfed.deploy.policy.check import Violation
+from secfed.deploy.policy.policy import Policy
 from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.preflight.checks import PreflightCheck, failed, failed_with, passed, skipped
 from secfed.deploy.preflight.folder_check import LEAST_FREE_BYTES, disk_check

@@ -33,6 +33,7 @@ MODULES: Final = (
     "deploy/pki/certificate_checks.py",
     "deploy/pki/tls_folder.py",
     "deploy/policy/absence.py",
+    "deploy/policy/check.py",
     "deploy/policy/policy.py",
     "deploy/policy/rules.py",
     "deploy/policy/sections.py",
