@@ -28,7 +28,8 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.memory import ID_FILE, JOURNAL, belong_together, is_other, lose
 from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.enrolment.site_settings import load_settings

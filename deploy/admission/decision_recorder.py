@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.refusals import Refusal
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import STUDY_ID, SiteFolder
 from secfed.deploy.pki import key_files

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from secfed.deploy.admission import kept_offers, near_twins
-from secfed.deploy.admission.approvals import Approvals, Decision
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import Decision
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.admission.near_twins import NearTwin
 from secfed.deploy.admission.person import Person

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.agent import control
 from secfed.deploy.agent.budgets import BudgetLeft, budgets_left
 from secfed.deploy.enrolment.messages import utc_now

@@ -20,7 +20,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from secfed.deploy.admission import near_twins
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.agent.budget_watch import BudgetWatch
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.enrolment.site_folder import SiteFolder

@@ -6,7 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 from secfed.crypto.identity import Identity
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.policy.absence import Absence
 from secfed.errors import SecfedError

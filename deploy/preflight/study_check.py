@@ -17,7 +17,8 @@ from secfed.audit.privacy.phrases import number_down, number_up
 from secfed.crypto.identity import Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import data_file, frame_caps, read_study
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.offered import check_limits
 from secfed.deploy.agent.control import is_paused
 from secfed.deploy.agent.full_disk import room_bytes

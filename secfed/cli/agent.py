@@ -21,7 +21,8 @@ from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, lo
 from secfed.cli.systems import linux_only
 from secfed.crypto.identity import grouped
 from secfed.deploy.admission import kept_offers, near_twins, persons
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.person import Person
 from secfed.deploy.agent import control
 from secfed.deploy.agent.budgets import ledger_standings

@@ -17,7 +17,8 @@ from secfed.audit.privacy.first_page import meaning
 from secfed.config.protections import CLOSED
 from secfed.console.records import Departure, Records, departures
 from secfed.deploy.admission import kept_offers, near_twins, waiting
-from secfed.deploy.admission.approvals import Approvals, ApprovalState, Decision
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState, Decision
 from secfed.deploy.admission.kept_offers import KeptOffer
 from secfed.deploy.admission.near_twins import NearTwin
 from secfed.deploy.agent import control

@@ -13,7 +13,8 @@ from secfed.config.sections import StudySection
 from secfed.crypto.identity import grouped
 from secfed.deploy.admission import approvals as module
 from secfed.deploy.admission import meant_study
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.person import Person
 from secfed.errors import ConfigError, PolicyRefused
 

@@ -15,7 +15,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from secfed.cli.app import app
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.backup import Restored, back_up, restore
 from secfed.deploy.admission.memory import belong_together, notice_loss
 from secfed.deploy.admission.person import Person

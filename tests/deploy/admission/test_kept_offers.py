@@ -9,7 +9,8 @@ import pytest
 
 from secfed.deploy.admission import kept_offers, persons, waiting
 from secfed.deploy.admission.admission import admit
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.kept_offers import KeptOffer
 from secfed.deploy.admission.person import NOBODY
 from secfed.deploy.enrolment.messages import utc_now

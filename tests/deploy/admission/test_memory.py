@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from secfed.cli.app import app
 from secfed.crypto.attempt import AttemptId
 from secfed.deploy.admission import memory
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.backup import back_up, restore
 from secfed.deploy.admission.memory import notice_loss
 from secfed.deploy.agent.control import make_state_folder

@@ -17,7 +17,8 @@ from secfed.cli.app import app
 from secfed.crypto.identity import Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import Admitted, admit, still_permitted
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.control import make_state_folder

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from secfed.cli.app import app
 from secfed.deploy.admission.admission import admit, still_permitted
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent import control
 from secfed.deploy.agent.agent import Agent

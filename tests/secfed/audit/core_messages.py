@@ -19,6 +19,7 @@ MODULES: Final = (
     "crypto/refusals.py",
     "deploy/admission/admission.py",
     "deploy/admission/approvals.py",
+    "deploy/admission/approvals_table.py",
     "deploy/admission/kept_offers.py",
     "deploy/admission/meant_study.py",
     "deploy/admission/near_twins.py",

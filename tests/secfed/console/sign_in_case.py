@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 
 from secfed.console.provider import Provider
 from secfed.console.sign_in import SignIn
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.enrolment.sign_in_settings import OidcSection
 from tests.secfed.console import provider_case
 from tests.secfed.console.console_case import BASE, DIGEST, PORT, WAITING, Opened, hospital_console

@@ -27,7 +27,8 @@ from secfed.audit.render.chromium import print_to_pdf
 from secfed.console import serve
 from secfed.console.pages import Console
 from secfed.console.serve import opened as opened_folders
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from tests.browser import AXE, CHECKS, CHROMIUM, Browser, browser
 from tests.dp.report_case import keep
 from tests.secfed.console.console_case import DIGEST, PAST, WAITING, Opened

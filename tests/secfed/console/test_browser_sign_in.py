@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("authlib", reason="needs the extra oidc")
 
 from secfed.audit.languages import LANGUAGES
-from secfed.deploy.admission.approvals import ApprovalState
+from secfed.deploy.admission.approvals_table import ApprovalState
 from tests.browser import CHECKS, CHROMIUM, Browser, browser
 from tests.ports import free_port
 from tests.secfed.console import provider_case

@@ -8,7 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from secfed.console.guard import Guard
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from tests.secfed.console.console_case import BASE, DIGEST, PORT, WAITING, Opened
 
 DECIDE = f"/studies/{DIGEST}/decide"

@@ -20,7 +20,8 @@ from secfed.console.guard import Guard
 from secfed.console.pages import make_app
 from secfed.console.serve import opened as opened_folders
 from secfed.deploy.admission import near_twins, persons, waiting
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.near_twins import NearTwin
 from secfed.deploy.admission.person import Person
 from secfed.errors import ConfigError, PolicyRefused

@@ -15,7 +15,7 @@ pytest.importorskip("authlib", reason="needs the extra oidc")
 from starlette.routing import Route
 
 from secfed.console.pages import make_app
-from secfed.deploy.admission.approvals import ApprovalState
+from secfed.deploy.admission.approvals_table import ApprovalState
 from tests.secfed.audit.test_languages import catalogue
 from tests.secfed.console.console_case import BASE, DIGEST, Opened
 from tests.secfed.console.provider_case import BRAUN, CLIENT, SECRET, WEISS, Provider

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("authlib", reason="needs the extra oidc")
 
 from secfed.deploy.admission import persons
-from secfed.deploy.admission.approvals import ApprovalState
+from secfed.deploy.admission.approvals_table import ApprovalState
 from secfed.deploy.admission.person import Person
 from tests.deploy.agent_case import BUDGETED, permit
 from tests.secfed.console.console_case import DIGEST
