@@ -89,6 +89,7 @@ SETS = {
 
 _MEAN = {"anchor_reduction": "mean"}
 _DRA = {"align_steps": 10, "joint_steps": STEPS - 10, "rho": 0.01, "mu": 5.0, **_MEAN}
+_HEADS_EACH = {**_DRA, "rho": 0.0, "mu": 0.0}  # FedDRA's stages without its weights and anchor
 _RGB = {"warmup_steps": 30, "guided_steps": 20, "teacher_steps": 15, "rho": 0.01, "guidance": 5.0, **_MEAN}
 METHODS = {
     "untrained": Method("untrained", kind="untrained"),
@@ -151,6 +152,7 @@ ABLATION = _pretrained(
         "feddra-no-weights": Method("without robust weights", "feddra", {**_DRA, "rho": 0.0}),
         "feddra-no-anchor": Method("without the anchor", "feddra", {**_DRA, "mu": 0.0}),
         "feddra-rho-01": Method("rho = 0.1, the paper's", "feddra", {**_DRA, "rho": 0.1}),
+        "fedavg-heads-each": Method("FedAvg, heads first in every round", "feddra", _HEADS_EACH),
     }
 )
 # The papers' formulas have squared norms, summed over an embedding's dimensions; their authors' code, and the
@@ -207,9 +209,7 @@ COUNTING = _pretrained(
             "fedavg-heads": Method(
                 "FedAvg, heads first", keys={"local_steps": STEPS, "head_rounds": 1}, rounds=ROUNDS + 1
             ),
-            "fedavg-heads-each": Method(
-                "FedAvg, heads first in every round", "feddra", {**_DRA, "rho": 0.0, "mu": 0.0}
-            ),
+            "fedavg-heads-each": Method("FedAvg, heads first in every round", "feddra", _HEADS_EACH),
         }.items()
     }
 )
