@@ -2,9 +2,10 @@
 
     python benchmarks/kept_tables.py [--update-docs]
 
-A page marks where one stands, what it is of, and which differences to one variant it has:
+A page marks where one stands, what it is of, which differences to one variant it has, and of which variants,
+if not of all:
 
-    <!-- kept vlp-flickr-towers: recall_at_1 recall_at_5; less fedavg: recall_at_1 -->
+    <!-- kept vlp-flickr-towers: recall_at_1 recall_at_5; less fedavg: recall_at_1; of fedavg fedrgb -->
     <!-- end kept -->
 
 Labels and their order are those of ``examples/NAME.toml``. What is in no sweep file has its name.
@@ -21,6 +22,7 @@ from typing import Final
 import kept_runs
 import sections
 import vlp_drift
+import vlp_runs
 from comparison import mean_and_spread
 from kept_runs import OverSeeds, Place, Row
 
@@ -29,11 +31,14 @@ from secfed.sweep.file import SweepFile
 PAGES: Final = sections.ROOT / "docs" / "results"
 _MARKED: Final = re.compile(
     r"(<!-- kept (?P<name>[\w-]+): (?P<scores>[\w -]+?)"
-    r"(; less (?P<beside>[\w-]+): (?P<less>[\w -]+?))? -->\n)"
+    r"(; less (?P<beside>[\w-]+): (?P<less>[\w -]+?))?(; of (?P<of>[\w -]+?))? -->\n)"
     r".*?(?P<end><!-- end kept -->)",
     re.DOTALL,
 )
-_TITLES: Final = {vlp_drift.NAME: vlp_drift.TITLES}  # of what no sweep makes
+_TITLES: Final = {  # of what no sweep makes
+    vlp_drift.NAME: vlp_drift.TITLES,
+    "vlp-chest-synthetic": {name: method.title for name, method in vlp_runs.ALL.items()},
+}
 _WORDS: Final = {
     "recall_at_1": "R@1",
     "recall_at_5": "R@5",
@@ -41,6 +46,14 @@ _WORDS: Final = {
     "acc": "ACC",
     "nmi": "NMI",
     "ari": "ARI",
+    "worst_at_1": "worst R@1",
+    "common_relative_at_1": "R@1 / ceiling, one mixture",
+    "distortion_own": "distortion, own loss, in hundredths",
+    "findings_1": "findings, 1 %",
+    "findings_path_1": "findings, 1 %",
+    "findings_path_10": "findings, 10 %",
+    "pneumonia_path_1": "PneumoniaMNIST, 1 %",
+    "pneumonia_path_10": "PneumoniaMNIST, 10 %",
 }
 
 
@@ -65,14 +78,16 @@ def written(page: str) -> str:
 
 def _table(found: re.Match[str]) -> str:
     scores, less = found["scores"].split(), (found["less"] or "").split()
-    text = table(found["name"], scores, found["beside"] or "", less)
+    text = table(found["name"], scores, found["beside"] or "", less, (found["of"] or "").split())
     return f"{found[1]}{text}\n{found['end']}"
 
 
-def table(name: str, scores: list[str], beside: str, less: list[str]) -> str:
+def table(name: str, scores: list[str], beside: str, less: list[str], of: list[str]) -> str:
     """A line per panel and variant; differences are paired over seeds, with the verdict on "above"."""
     runs = kept_runs.by_place(kept_runs.kept(name))
     panels, variants = _labels(name, runs)
+    if of:
+        variants = {variant: variants[variant] for variant in of}
     head = ["", "method"] if len(panels) > 1 else ["method"]
     head += [_word(one) for one in scores]
     head += [f"{_word(one)} less {variants[beside]}" for one in less]

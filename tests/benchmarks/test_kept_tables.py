@@ -37,6 +37,14 @@ def test_a_table_stands_where_it_is_marked_and_nothing_else_changes() -> None:
     assert kept_tables.written(page) == page
 
 
+@pytest.mark.usefixtures("runs")
+def test_a_mark_can_name_the_variants_and_their_order() -> None:
+    page = kept_tables.written(PAGE.format(mark="some: acc; of new-one usual"))
+    methods = [line.split(" | ")[1] for line in page.splitlines() if line.startswith(("| easy", "|  |"))]
+    assert methods == ["method", "new one", "usual", "usual"]
+    assert "usual" not in kept_tables.written(PAGE.format(mark="some: acc; of new-one")).split("-->\n")[1]
+
+
 @pytest.mark.parametrize("page", sorted(kept_tables.PAGES.glob("*.md")), ids=lambda page: page.stem)
 def test_the_pages_have_what_the_kept_runs_have(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
