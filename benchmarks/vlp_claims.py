@@ -150,6 +150,7 @@ CLAIMS = (
         -1,
     ),
     Claim("FedDRA, Table 3", "the constraint (mu = 1) helps, R@1", "feddra-sum-1", "feddra-no-anchor", _R1),
+    Claim("FedDRA, Table 9", "mu = 5 above 1, R@1", "feddra-sum-5", "feddra-sum-1", _R1),
     Claim(
         "FedDRA, Table 9",
         "mu = 5 makes hospitals more equal than 1",
@@ -159,8 +160,8 @@ CLAIMS = (
         -1,
     ),
     Claim("FedDRA, Table 2", "above FedAvg, Dice with a tenth of the masks", "feddra", "fedavg", _DICE),
-    Claim("FedDRA, Table 8", "radius 0.1, the paper's, above 0.01, R@1", "feddra-rho-01", "feddra", _R1),
-    Claim("FedDRA, Table 8", "the same, worst hospital", "feddra-rho-01", "feddra", _WORST),
+    Claim("FedDRA, Table 8", "radius 0.01 above 0.1, R@1", "feddra", "feddra-rho-01", _R1),
+    Claim("FedDRA, Table 8", "radius 0.1 above 0.01, worst hospital", "feddra-rho-01", "feddra", _WORST),
     Claim(
         "FedRGB, Table 2",
         "above FedAvg with nearly as many steps (480, FedRGB 520), R@1",
