@@ -142,11 +142,6 @@ class OverSeeds:
         mean = statistics.fmean(gaps) if gaps else math.nan
         return cls(len(gaps), mean, statistics.stdev(gaps) if len(gaps) > 1 else 0.0)
 
-    @classmethod
-    def printed(cls, seeds: int, mean: float, half: float) -> OverSeeds:
-        """From a mean and half of its interval, where the runs themselves were not kept."""
-        return cls(seeds, mean, half * seeds**0.5 / _quantile(seeds))
-
     def __add__(self, other: OverSeeds) -> OverSeeds:
         """Those of both, which share no seed."""
         if not self.seeds or not other.seeds:

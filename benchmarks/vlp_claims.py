@@ -2,18 +2,17 @@
 
     python benchmarks/vlp_claims.py [--update-docs]
 
-reads what ``kept_runs.py`` keeps of ``results_vlp.py`` and of ``examples/vlp-medpix-towers.toml``, and
-rewrites the section "claims" of docs/results/vlp.md. A claim is a difference of two methods with the same
-seeds, hence the same records, division and batches. The interval is Student's, 95 %, over those differences.
-A claim is *shown* where it lies on the claim's side of zero, *refuted* where it lies on the other, and *open*
-otherwise, or where seeds are too few or all equal for an interval. Of many runs with seeds 1 to 3
-only what was printed is left: ``vlp-claims-earlier`` has it, rounded to a tenth of a point.
+reads what ``kept_runs.py`` keeps of ``results_vlp.py``, and rewrites the section "claims" of the page.
+A claim is a difference of two methods with the same seeds, hence the same records, division and batches. The
+interval is Student's, 95 %, over those differences. A claim is *shown* where it lies on the claim's side of
+zero, *refuted* where it lies on the other, and *open* otherwise, or where seeds are too few or all equal for
+an interval.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,16 +31,13 @@ Each line is a difference of two methods with the same seeds: its mean and its 9
 (Student's, of paired differences). **Shown**: the interval lies on the claim's side of zero; **refuted**: on
 the other; **open**: it contains zero, or there are fewer than three seeds, or all agree to the last held-out
 pair, which says nothing of how far others lie. Every line is for itself, uncorrected for how many there are.
-Seeds are taken in order, as many as there was time for, whatever they show; the runs are in [runs](runs), a
-line each. Where runs of seeds 1 to 3 are not among them, what this table had of them is pooled, rounded:
-limits may be off by a tenth. Claims with tables of their own: [the papers' regime](#in-the-papers-regime),
+Seeds are taken as many as there was time for, whatever they show; the runs are in [runs](runs), a line each.
+Claims with tables of their own: [the papers' regime](#in-the-papers-regime),
 [GLoRIA and MGCA](#with-glorias-and-mgcas-objectives),
-[few labels](#few-labels-on-the-features-that-training-reads), [photographs](#on-top-of-public-encoders).
+[few labels](#few-labels-on-the-features-that-training-reads),
+[real pairs: MedPix and photographs](#on-top-of-public-encoders).
 
 Synthetic chest images, encoders pretrained on others of their kind:"""
-_HEAD_OF_SWEEP = (
-    "[MedPix on top of public encoders](#on-top-of-public-encoders), which saw no CT or MR image:"
-)
 
 
 @dataclass(frozen=True)
@@ -253,71 +249,24 @@ CLAIMS = (
 )
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """What was printed for seeds whose runs were not kept; it stands aside once runs of such a seed are."""
-
-    seeds: frozenset[int]
-    found: kept_runs.OverSeeds
-
-
-def read_earlier(rows: Iterable[kept_runs.Row]) -> dict[tuple[str, str, str, str], Earlier]:
-    """By panel, variant, the variant beside it, and score."""
-    found = {}
-    for row in rows:
-        seeds = frozenset(map(int, row["seeds"].split()))
-        half = (float(row["high"]) - float(row["low"])) / 2
-        printed = kept_runs.OverSeeds.printed(len(seeds), float(row["mean"]), half)
-        found[row["panel"], row["variant"], row["beside"], row["score"]] = Earlier(seeds, printed)
-    return found
-
-
-def paired(
-    found: Found,
-    earlier: Mapping[tuple[str, str, str, str], Earlier],
-    place: tuple[str, str, str, str],
-    scale: float,
-) -> kept_runs.OverSeeds:
-    """The differences of kept runs, and of earlier ones with other seeds."""
-    panel, variant, beside, score = place
-    mine, its = (found.get((panel, name), {}) for name in (variant, beside))
-    kept = kept_runs.OverSeeds.of([scale * gap for gap in kept_runs.differences(mine, its, score)])
-    before = earlier.get(place)
-    return kept if before is None or before.seeds & set(mine) & set(its) else kept + before.found
-
-
-def table(found: Found, earlier: Mapping[tuple[str, str, str, str], Earlier]) -> str:
+def table(found: Found) -> str:
+    """A line per claim."""
     lines = []
     for claim in CLAIMS:
-        place = (SYNTHETIC, f"{claim.method}-pretrained", f"{claim.beside}-pretrained", claim.score)
-        gaps = paired(found, earlier, place, claim.scale)
-        effect, state = gaps.verdict(claim.sign, 1 if claim.scale > 1 else 3)
+        mine, its = (
+            found.get((SYNTHETIC, f"{name}-pretrained"), {}) for name in (claim.method, claim.beside)
+        )
+        gaps = kept_runs.differences(mine, its, claim.score)
+        over = kept_runs.OverSeeds.of([claim.scale * gap for gap in gaps])
+        effect, state = over.verdict(claim.sign, 1 if claim.scale > 1 else 3)
         beside = f"`{claim.method}` less `{claim.beside}`"
-        lines.append([claim.paper, claim.text, state, effect, str(gaps.seeds), beside])
+        lines.append([claim.paper, claim.text, state, effect, str(over.seeds), beside])
     return sections.table(["paper", "claim", "state", "effect", "seeds", "runs"], lines)
 
 
-def table_of_sweep(found: Found, earlier: Mapping[tuple[str, str, str, str], Earlier]) -> str:
-    """The methods of a sweep less its FedAvg, in every panel; nothing where nothing is known."""
-    places = dict.fromkeys([*found, *((panel, variant) for panel, variant, _, _ in earlier)])
-    lines = []
-    for panel, variant in sorted(places):
-        for score, name in (("recall_at_1", "R@1"), ("recall_at_5", "R@5")):
-            gaps = paired(found, earlier, (panel, variant, "fedavg", score), 100.0)
-            if variant != "fedavg" and gaps.seeds:
-                effect, state = gaps.verdict()
-                lines.append([panel, f"`{variant}` above FedAvg, {name}", state, effect, str(gaps.seeds)])
-    return sections.table(["shift", "claim", "state", "effect", "seeds"], lines) if lines else ""
-
-
 def main() -> int:
-    earlier = read_earlier(kept_runs.kept("vlp-claims-earlier"))
-    synthetic = {place: value for place, value in earlier.items() if place[0] == SYNTHETIC}
-    real = {place: value for place, value in earlier.items() if place[0] != SYNTHETIC}
     runs = kept_runs.by_place(kept_runs.kept(f"vlp-{SYNTHETIC}"))
-    swept = kept_runs.by_place(kept_runs.kept("vlp-medpix-towers"))
-    parts = [BEGIN + "\n" + _HEAD, table(runs, synthetic), _HEAD_OF_SWEEP, table_of_sweep(swept, real)]
-    text = "\n\n".join(parts) + f"\n{END}"
+    text = f"{BEGIN}\n{_HEAD}\n\n{table(runs)}\n{END}"
     target = sections.beside(PAGE)
     page = target.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN, 1)

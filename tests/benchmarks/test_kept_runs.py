@@ -54,13 +54,6 @@ def test_parts_together_are_as_all_at_once(one: list[float], other: list[float])
     assert both.deviation == pytest.approx(whole.deviation, abs=1e-6)
 
 
-def test_a_printed_interval_gives_the_deviation_back() -> None:
-    exact = kept_runs.OverSeeds.of([1.0, 2.0, 3.0])
-    assert kept_runs.OverSeeds.printed(3, 2.0, 4.302653 / 3**0.5).deviation == pytest.approx(
-        exact.deviation, abs=1e-6
-    )
-
-
 def test_differences_are_of_equal_seeds_that_both_have_the_score() -> None:
     one = {1: {"r": "0.5"}, 2: {"r": "0.75"}, 3: {"r": "0.9"}, 5: {"r": ""}}
     other = {2: {"r": "0.25"}, 1: {"r": "0.25"}, 4: {"r": "0"}, 5: {"r": "0"}}
