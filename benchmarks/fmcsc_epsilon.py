@@ -4,8 +4,8 @@
     python benchmarks/fmcsc_epsilon.py [--update-docs]
 
 The first command keeps what the sweep of ``examples/fmcsc-epsilon.toml`` has finished, the second puts all
-that is kept into tables and figure. Of seeds whose runs were not kept only what the tables had is left, rounded
-to a tenth: ``fmcsc-epsilon-earlier`` has it (ACC of seed 3 alone from the mean of three, to 0.15), and it
+that is kept into tables and figure. Of seeds whose runs were not kept only what the tables had is left,
+rounded to a tenth: ``fmcsc-epsilon-earlier`` has it (ACC of seed 3 from the mean of three, to 0.15), and it
 stands aside where a run of such a seed is kept.
 """
 
@@ -156,7 +156,7 @@ def write(parts: Sequence[str]) -> Path:
 
 
 def draw(scores: Scores) -> Path:
-    """A row per score, a panel per set: every variant as a curve; in the first row labelled beside it."""
+    """A row per score, a panel per set: every variant as a curve; in the first panel labelled beside it."""
     target = sections.beside(FIGURE)
     with style.styled():
         figure, axes = style.new_figure(
@@ -169,7 +169,7 @@ def draw(scores: Scores) -> Path:
                 points = {e: scores.get(((panel, variant, e), score)) for e in EPSILONS}
                 shown = {e: one.found for e, one in points.items() if one is not None}
                 if shown:
-                    _plot(ax, shown, curve, labelled=first)
+                    _plot(ax, shown, curve, labelled=ax is axes[0])
             title, classes = PANELS[panel]
             if first:
                 ax.set_title(title)
