@@ -46,6 +46,8 @@ _WORDS: Final = {
     "acc": "ACC",
     "nmi": "NMI",
     "ari": "ARI",
+    "participating_acc": "ACC where hospitals train",
+    "others_acc": "ACC where they do not",
     "worst_at_1": "worst R@1",
     "common_relative_at_1": "R@1 / ceiling, one mixture",
     "distortion_own": "distortion, own loss, in hundredths",

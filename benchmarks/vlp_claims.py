@@ -233,15 +233,6 @@ CLAIMS = (
         _EVEN,
         -1,
     ),
-    Claim("FedDRA, Table 6", "FedAvg above single hospitals, R@1", "fedavg", "decentralised", _R1),
-    Claim("FedDRA, Table 6", "pooled pairs above FedAvg, R@1", "centralised", "fedavg", _R1),
-    Claim(
-        "FedDRA, Table 6",
-        "the same by R@1 / ceiling, one mixture",
-        "centralised",
-        "fedavg",
-        "common_relative_at_1",
-    ),
     *(
         Claim("FedDRA and FedRGB, Table 2", f"{title} below FedAvg, R@1", name, "fedavg", _R1, -1)
         for name, title in _BASELINES.items()
