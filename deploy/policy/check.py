@@ -10,15 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from secfed.config.schema import Options
 from secfed.deploy.policy.rules import Anything, Rules, broken
-from secfed.deploy.policy.sections import is_open
+from secfed.deploy.policy.sections import (
+    Compute,
+    DataSet,
+    PrivacyRules,
+    ProtectionRules,
+    Studies,
+    Window,
+    is_open,
+)
 from secfed.dp.accounting.unit import PrivacyUnit, Unit
 
 if TYPE_CHECKING:
-    from secfed.deploy.policy.policy import Policy
+    from zoneinfo import ZoneInfo
+
     from secfed.study.study import Study
 
 _SECTIONS: Final = frozenset({"study", "algorithm", "model", "data", "protection", "privacy"})
@@ -27,6 +36,36 @@ _LOCAL_FILES: Final = ("words_file", "tokenizer_folder")  # read beside the data
 _DATA: Final = frozenset({"name", "path", "sites"})  # [[data]] and the pinned roster decide these
 _START: Final[Rules] = {"start": Anything()}  # where a file is elsewhere; start_sha256 says which model it is
 _NOTHING: Final[Rules] = {}
+
+
+class _Permits(Protocol):
+    """What of a policy a study is compared with."""
+
+    @property
+    def studies(self) -> Studies: ...
+
+    @property
+    def protection(self) -> ProtectionRules: ...
+
+    @property
+    def privacy(self) -> PrivacyRules: ...
+
+    @property
+    def compute(self) -> Compute: ...
+
+    @property
+    def algorithms(self) -> Mapping[str, Rules]: ...
+
+    @property
+    def models(self) -> Mapping[str, Rules]: ...
+
+    @property
+    def hours(self) -> tuple[Window, ...]: ...
+
+    @property
+    def zone(self) -> ZoneInfo | None: ...
+
+    def data_set(self, study: Study) -> DataSet | None: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +81,7 @@ class Violation:
         return f"{self.key}: the study has {self.asked}; permitted here: {self.permitted}"
 
 
-def violations(policy: Policy, study: Study, now: datetime, *, sites: int | None = None) -> list[Violation]:
+def violations(policy: _Permits, study: Study, now: datetime, *, sites: int | None = None) -> list[Violation]:
     """See :meth:`secfed.deploy.policy.policy.Policy.check`."""
     found = [
         Violation(name, "this section", "only sections that the policy knows")
@@ -63,7 +102,7 @@ def violations(policy: Policy, study: Study, now: datetime, *, sites: int | None
     return found
 
 
-def _check_study(policy: Policy, study: Study) -> list[Violation]:
+def _check_study(policy: _Permits, study: Study) -> list[Violation]:
     found = _above("study.rounds", study.rounds, policy.studies.max_rounds)
     by_name = any(fnmatchcase(study.name, pattern) for pattern in policy.studies.names)
     digest = study.digest().hex()
@@ -82,7 +121,7 @@ def _check_named(
     return _broken(kind, options, {**also, **permitted[options.name]}, _DEVICE)
 
 
-def _check_data(policy: Policy, study: Study) -> list[Violation]:
+def _check_data(policy: _Permits, study: Study) -> list[Violation]:
     data = policy.data_set(study)
     if data is None:
         asked = repr(study.data.name)
@@ -96,7 +135,7 @@ def _check_data(policy: Policy, study: Study) -> list[Violation]:
     return _broken("data", study.data, data.options, _DATA)
 
 
-def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[Violation]:
+def _check_protection(policy: _Permits, study: Study, sites: int | None) -> list[Violation]:
     from secfed.study.registry import site_ids  # torch; loaded already wherever a study is
 
     asked, rules = study.protection, policy.protection
@@ -146,7 +185,7 @@ def shows_state(study: Study) -> bool:
     return study.algorithm.keeps_state and reads and not noisy
 
 
-def _check_privacy(policy: Policy, study: Study) -> list[Violation]:
+def _check_privacy(policy: _Permits, study: Study) -> list[Violation]:
     asked, rules = study.tables().get("privacy"), policy.privacy
     if asked is None:
         if not rules.require:
@@ -172,7 +211,7 @@ def _check_privacy(policy: Policy, study: Study) -> list[Violation]:
     return found
 
 
-def _check_budgets(policy: Policy, study: Study, asked: Mapping[str, Any]) -> list[Violation]:
+def _check_budgets(policy: _Permits, study: Study, asked: Mapping[str, Any]) -> list[Violation]:
     """A study that no budget can ever cover is refused at once, not in its last rounds."""
     data = policy.data_set(study)
     protects = PrivacyUnit.default(Unit(asked["unit"])).adjacency.protects
