@@ -36,7 +36,7 @@ from secfed.crypto.masked import server as masked_server
 from secfed.crypto.masked import server_sum
 from secfed.crypto.masked.disputes import Verdict
 from secfed.deploy.admission import near_twins
-from secfed.deploy.policy import policy as policy_checks
+from secfed.deploy.policy import check as policy_checks
 from secfed.dp.training import private_loop
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError, RangeError
