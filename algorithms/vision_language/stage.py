@@ -131,10 +131,11 @@ def frozen_copy(model: Network, names: Collection[str] | None = None) -> Network
     }
     try:
         copied = copy.deepcopy(model, shared)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, TypeError) as error:
+        kind = type(error).__name__  # its text may quote values
         raise ConfigError(
-            f"model.name: this model cannot be copied, which the algorithm needs: {error}",
-            remedy="let it hold parameters and buffers only; weight norms as torch.nn.utils.parametrizations",
+            f"model.name: the algorithm needs copies of the model, and this one cannot be copied ({kind})",
+            remedy="keep only parameters and buffers in it (weight norms: torch.nn.utils.parametrizations)",
         ) from None
     at_rest(copied)
     return copied

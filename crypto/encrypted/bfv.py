@@ -39,9 +39,7 @@ SEED_BYTES = 64
 _MODULUS_BITS = range(30, 61)  # 60 is the largest prime the library takes
 _SPECIAL_BITS = 16  # the smallest size with a suitable prime; it is far above the noise it divides away
 _MAX_SLOT_BITS = 59  # the library's largest plaintext modulus is below 2^60
-_CKKS_LIMB_BITS = (
-    28  # with carries; 100 sites' noise is then 0.04 of a unit, and limbs are exact once rounded
-)
+_CKKS_LIMB_BITS = 28  # with carries: the noise of 100 sites is 0.04 of a unit, so rounding makes limbs exact
 _SIGMA = 3.25  # a fresh error coefficient (centred binomial of variance 10.5), rounded up
 _SECRET_VARIANCE = 2 / 3  # of a ternary coefficient
 # q must hold noise of 16 standard deviations. A sum's largest coefficient lies near 5, so decryption sees

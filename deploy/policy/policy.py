@@ -1,7 +1,7 @@
 """What a site permits. The server cannot override it, and what the policy does not name is not permitted.
 
 Every study that arrives is compared with the policy as it is now; every round is, too, since hours and
-the file itself change. The comparison is check.py.
+the file itself change. check.py compares the two.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -252,6 +253,7 @@ def _wait_until(holds):
 
 def _descriptors():
     """Every open descriptor and what it is; those of earlier tests may go at any moment, to the collector."""
+    resource_tracker.ensure_running()  # its pipe belongs to the process and stays
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the listing's own

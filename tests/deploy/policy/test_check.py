@@ -17,17 +17,6 @@ from secfed.errors import PolicyRefused
 from secfed.study.study import Study
 from tests.deploy.policy_case import NIGHT, NOON, POLICY, STUDY, keys, policy
 
-
-@pytest.fixture(scope="module")
-def study() -> Study:
-    return Study.parse(STUDY, own_code=())
-
-
-@pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Policy:
-    return policy(tmp_path_factory.mktemp("policy"))
-
-
 ENCRYPTED = {"protection": {"name": "encrypted"}}
 NARROW = {"[privacy]": '[privacy]\nadjacency = ["replace-record"]\naccountants = ["pld"]'}
 

@@ -15,20 +15,6 @@ from secfed.study.study import Study
 from tests.deploy.policy_case import NIGHT, POLICY, STUDY, keys, policy
 
 
-@pytest.fixture(scope="module")
-def study() -> Study:
-    return Study.parse(STUDY, own_code=())
-
-
-@pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Policy:
-    return policy(tmp_path_factory.mktemp("policy"))
-
-
-ENCRYPTED = {"protection": {"name": "encrypted"}}
-NARROW = {"[privacy]": '[privacy]\nadjacency = ["replace-record"]\naccountants = ["pld"]'}
-
-
 class TestOwnCode:
     def test_only_named_code_may_be_imported(self, rules: Policy, tmp_path: Path) -> None:
         assert rules.own_code == frozenset()
