@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from secfed.config.schema import Options
-from secfed.deploy.policy.rules import Anything, Rules, broken
+from secfed.deploy.policy.rules import Anything, Rules, broken, is_nothing
 from secfed.deploy.policy.sections import (
     Compute,
     DataSet,
@@ -118,7 +118,9 @@ def _check_named(
     if options.name not in permitted:
         names = ", ".join(sorted(permitted)) or "none yet"
         return [Violation(f"{kind}.name", repr(options.name), names)]
-    return _broken(kind, options, {**also, **permitted[options.name]}, _DEVICE)
+    # A study that begins with no earlier model has no digest of one.
+    exempt = _DEVICE if getattr(options, "start", None) is not None else _DEVICE | {"start_sha256"}
+    return _broken(kind, options, {**also, **permitted[options.name]}, exempt)
 
 
 def _check_data(policy: _Permits, study: Study) -> list[Violation]:
@@ -151,6 +153,8 @@ def _check_protection(policy: _Permits, study: Study, sites: int | None) -> list
         found.append(Violation("kept_state", has, permitted))
     if "keystream" in asked.traits.own_options and asked.keystream not in rules.keystreams:
         found.append(Violation("protection.keystream", repr(asked.keystream), _listed(rules.keystreams)))
+    if "graph" in asked.traits.own_options and asked.graph not in rules.graphs:
+        found.append(Violation("protection.graph", repr(asked.graph), _listed(rules.graphs)))
     if "scheme" in asked.traits.own_options and asked.scheme not in rules.schemes:
         found.append(Violation("protection.scheme", repr(asked.scheme), _listed(rules.schemes)))
     if asked.min_cohort < rules.min_cohort:
@@ -238,5 +242,5 @@ def _listed(values: tuple[str, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = "nothing" if is_nothing(value) else repr(value)
     return text if len(text) <= 100 else text[:97] + "..."

@@ -110,7 +110,7 @@ def _rules(kind: str, options: Options) -> dict[str, Any]:
     """A rule for each setting that is not the default: a setting without one must have its default."""
     rules: dict[str, Any] = {}
     defaults = type(options).model_fields
-    for key, value in options.model_dump(mode="json").items():
+    for key, value in options.for_policy("json").items():
         field = defaults.get(key)
         optional = field is not None and not field.is_required()
         default = field.get_default(call_default_factory=True) if field is not None and optional else None

@@ -3,9 +3,10 @@
     local_epochs = { min = 1, max = 5 }      a number; of an array, every element
     optimizer = ["sgd"]                      one of these; of an array, every element; of a table, every key
                                              and every value
+    patient_column = ["pid", ""]             the same, or left out: for some settings the widest choice
     batch_size = "any"                       not restricted
 
-A setting without a rule must have its default value.
+A setting without a rule must have its default value; a rule binds the default, too.
 """
 
 from __future__ import annotations
@@ -58,12 +59,14 @@ class Range:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some values."""
+    """One of some values; "" among them, or none at all, permits a setting that is empty or left out."""
 
     values: tuple[Scalar, ...]
 
     def permits(self, value: Any) -> bool:
         """Whether a study may have this value."""
+        if is_nothing(value):
+            return not self.values or "" in self.values
         if isinstance(value, list | tuple):
             return all(self.permits(item) for item in value)
         if isinstance(value, Mapping):
@@ -75,7 +78,8 @@ class OneOf:
 
     def describe(self) -> str:
         """What is permitted."""
-        return "one of " + ", ".join(map(repr, self.values)) if self.values else "nothing"
+        named = [repr(item) for item in self.values if item != ""] + ["nothing"] * ("" in self.values)
+        return "one of " + ", ".join(named) if self.values else "nothing"
 
 
 Rule = Anything | Range | OneOf
@@ -122,14 +126,12 @@ def broken(options: Options, rules: Rules, *, exempt: frozenset[str]) -> list[tu
     """Settings that break a rule, or have neither a rule nor their default; and what is permitted."""
     found = []
     fields = type(options).model_fields
-    for name, value in options.model_dump().items():
+    for name, value in options.for_policy().items():
         if name in exempt:
             continue
         field, rule = fields.get(name), rules.get(name)
         has_default = field is not None and not field.is_required()
         default = field.get_default(call_default_factory=True) if field is not None and has_default else None
-        if value is None and has_default and default is None:
-            continue  # an optional setting that the study leaves out
         if rule is not None:
             if not rule.permits(value):
                 found.append((name, value, rule.describe()))
@@ -138,6 +140,11 @@ def broken(options: Options, rules: Rules, *, exempt: frozenset[str]) -> list[tu
         elif value != default:
             found.append((name, value, f"its default {default!r}, as the policy has no rule for it"))
     return found
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a study leaves a setting out, or names nothing in it."""
+    return value is None or (isinstance(value, list | tuple | Mapping) and not value)
 
 
 def _is_nan(value: float) -> bool:

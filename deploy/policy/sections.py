@@ -78,6 +78,11 @@ class ProtectionRules(Strict):
         default=("chacha20", "aes-256-ctr"),
         description='an array of "chacha20" and "aes-256-ctr": what may make masks',
     )
+    graphs: tuple[Literal["complete", "sparse"], ...] = Field(
+        default=("complete", "sparse"),
+        description='an array of "complete" and "sparse": who shares masks with whom; "sparse" promises '
+        "less",
+    )
     schemes: tuple[Literal["bfv", "ckks"], ...] = Field(
         default=("bfv",), description='an array of "bfv" and "ckks": schemes of encrypted protection'
     )

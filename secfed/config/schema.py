@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
@@ -63,6 +63,10 @@ class Options(Strict):
         between rounds"). For code of your own it is False, whatever that code keeps.
         """
         return False
+
+    def for_policy(self, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
+        """Every setting with what a site's rule for it is about."""
+        return self.model_dump(mode=mode)
 
     @property
     def own_factories(self) -> dict[str, str]:

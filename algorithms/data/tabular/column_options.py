@@ -175,5 +175,13 @@ class ColumnsOptions(base.DataOptions):
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns of the file or view that are read, each once."""
-        named = [options.source or name for name, options in self.columns.items()]
-        return tuple(dict.fromkeys([*named, *filter(None, (self.site_column, self.patient_column))]))
+        keys = filter(None, (self.site_column, self.patient_column))
+        return tuple(dict.fromkeys([*self._recorded, *keys]))
+
+    @property
+    def _recorded(self) -> list[str]:
+        return [options.source or name for name, options in self.columns.items()]
+
+    def for_policy(self, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
+        """``columns`` names those of the file; the bounds and categories that a study gives them are free."""
+        return {**super().for_policy(mode), "columns": self._recorded}

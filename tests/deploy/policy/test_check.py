@@ -88,6 +88,22 @@ class TestCheck:
                 {"protection.keystream": "aes-256-ctr"},
                 ["protection.keystream"],
             ),
+            ({}, {"protection.graph": "sparse"}, []),
+            (
+                {"min_cohort = 3": 'min_cohort = 3\ngraphs = ["complete"]'},
+                {"protection.graph": "sparse"},
+                ["protection.graph"],
+            ),
+            # Without a selection every parameter is trained and sent.
+            ({"optimizer =": 'travels = ["head.*"]\noptimizer ='}, {}, ["algorithm.travels"]),
+            (
+                {"optimizer =": 'travels = ["head.*"]\noptimizer ='},
+                {"algorithm.travels": ["head.*"]},
+                [],
+            ),
+            ({"label_above": 'patient_column = ["pid"]\nlabel_above'}, {}, ["data.patient_column"]),
+            ({"label_above": 'patient_column = ["pid", ""]\nlabel_above'}, {}, []),
+            ({"[models.mlp]": '[models.mlp]\nstart_sha256 = ["00"]'}, {}, []),  # no earlier model, no digest
             ({'["masked"]': '["encrypted"]\nkeystreams = ["aes-256-ctr"]'}, ENCRYPTED, []),
             (
                 {'["masked"]': '["encrypted"]', "min_threshold = 3": "min_threshold = 4"},

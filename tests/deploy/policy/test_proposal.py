@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,12 +136,25 @@ def test_another_column_or_a_weaker_relation_under_the_same_name_is_not_permitte
     policy = Policy.load(file)
     assert policy.check(study, NOW, sites=3) == []
     wider = Study.parse(f'{COLUMNS}[data.columns.x]\nsource = "hiv_status"\ncategories = ["neg", "pos"]\n')
-    (violation,) = policy.check(wider, NOW, sites=3)
-    assert str(violation).startswith("study.name: the study has 'wards', digest ")
+    digest, columns = map(str, policy.check(wider, NOW, sites=3))
+    assert digest.startswith("study.name: the study has 'wards', digest ")
+    assert columns == "data.columns: the study has ['age', 'hiv_status']; permitted here: one of 'age'"
     weaker = study.replace("privacy.adjacency", "add-or-remove-record")
     assert policy.check(weaker, NOW, sites=3)
     assert policy.check(study.replace("protection.keystream", "aes-256-ctr"), NOW, sites=3)
     assert policy.check(study.replace("data.sites", ["a", "b", "d"]), NOW, sites=3)
+
+
+def test_a_rule_for_columns_is_about_those_of_the_file(tmp_path: Path) -> None:
+    """Whatever name, bounds or categories a study gives them: no list could hold every bound."""
+    file = tmp_path / "policy.toml"
+    file.write_text(re.sub("digests = .*", 'names = ["wards"]', proposal(Study.parse(COLUMNS))))
+    policy = Policy.load(file)
+    bounds = COLUMNS.replace("low = 18", "low = 20")
+    renamed = bounds.replace("columns.age]", 'columns.years]\nsource = "age"')
+    taken = bounds.replace("columns.age]", 'columns.age]\nsource = "hiv_status"')
+    for text, expected in ((bounds, []), (renamed, []), (taken, ["data.columns"])):
+        assert [item.key for item in policy.check(Study.parse(text), NOW, sites=3)] == expected
 
 
 def test_signs_that_are_not_printable_are_escaped() -> None:

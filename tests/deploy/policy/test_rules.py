@@ -108,7 +108,9 @@ def test_whatever_a_rule_permits_has_nothing_in_it_that_the_rule_does_not_name(r
     if not read_rule(rule, "x").permits(value):
         return
     for leaf in leaves(value):
-        if isinstance(rule, dict):
+        if leaf is None:
+            assert not rule or "" in rule
+        elif isinstance(rule, dict):
             assert isinstance(leaf, int | float)
             assert not isinstance(leaf, bool)
             assert rule["min"] <= leaf <= rule["max"]
@@ -162,9 +164,19 @@ class TestDenyByDefault:
     def test_a_rule_also_binds_the_default(self) -> None:
         assert problems({"rate": "any", "steps": {"min": 2}}) == {"steps": "at least 2"}
 
-    def test_an_optional_setting_may_be_left_out(self) -> None:
-        assert problems({"rate": "any", "cap": {"max": 1}}) == {}
-        assert problems({"rate": "any", "cap": {"max": 1}}, cap=2.0) == {"cap": "at most 1"}
+    def test_a_rule_binds_a_setting_that_is_left_out(self) -> None:
+        """Without a bound, or with no columns named, a study can have more than with any value of a rule."""
+        for values in ({}, {"cap": 2.0}):
+            assert problems({"rate": "any", "cap": {"max": 1}}, **values) == {"cap": "at most 1"}
+        assert problems({"rate": "any", "cap": "any"}) == {}
+        assert problems({"rate": "any", "columns": ["age"]}) == {"columns": "one of 'age'"}
+        assert problems({"rate": "any", "columns": ["age"]}, columns=("age",)) == {}
+
+    def test_a_rule_can_permit_to_leave_a_setting_out(self) -> None:
+        for listed in ([], ["age", ""]):
+            assert problems({"rate": "any", "columns": listed}) == {}
+        other = problems({"rate": "any", "columns": ["age", ""]}, columns=("sex",))
+        assert other == {"columns": "one of 'age', nothing"}
 
     def test_anything_is_anything(self) -> None:
         assert Anything().permits(object())
