@@ -261,7 +261,7 @@ class CentralRun:
 def make_ready(out: Path, study: str) -> None:
     """Create the folder of a run, or accept that of an earlier start of the same study."""
     if not (out / TRANSCRIPT_FILE).is_file():
-        prepare(out, overwrite=False)
+        prepare(out)
         return
     with (out / TRANSCRIPT_FILE).open("rb") as file:
         line = file.readline(1 << 16)

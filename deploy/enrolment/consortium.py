@@ -58,7 +58,7 @@ class Consortium:
         if not (folder / _FACTS_FILE).is_file():
             raise ConfigError(
                 f"{folder}: not the folder of a consortium",
-                remedy="name it with --dir, or found one with: secfed consortium init",
+                remedy="name the folder that consortium init made, or found one with: secfed consortium init",
             )
         private_files.check_private(folder)
         self.folder = folder

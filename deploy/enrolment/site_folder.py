@@ -201,7 +201,7 @@ class SiteFolder:
 
     def join(self, reply: Reply, *, passphrase: str | None) -> None:
         """Install a reply that :meth:`check_reply` accepted."""
-        self.tls.check_belongs(reply.certificate, passphrase)
+        self.tls.check_new(reply.certificate, passphrase)
         ca = certificate_checks.to_pem(reply.ca)
         content = {"version": 1, "consortium": reply.consortium, "ca": ca, **reply.aggregator.model_dump()}
         private_files.replace(self._consortium_path, private_files.to_json(content), mode=0o644)

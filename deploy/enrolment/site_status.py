@@ -8,11 +8,11 @@ from datetime import datetime
 from enum import StrEnum
 
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.pki import certificate_checks
+from secfed.deploy.pki import certificate_checks, key_files
 from secfed.deploy.pki.certificate_checks import Expiry, Urgency
 from secfed.deploy.policy.policy import Policy
 from secfed.errors import SecfedError
-from secfed.site.lost_memory import asks_person
+from secfed.site.lost_memory import asks_person, check_ledger, warning
 from secfed.storage import private_files
 
 
@@ -42,6 +42,7 @@ def site_status(site: SiteFolder, now: datetime) -> tuple[StatusItem, ...]:
         "CA": lambda: [_ca(site, now)],
         "roster": lambda: [_roster(site)],
         "policy": lambda: [_policy(site)],
+        "memory": lambda: _memory(site),
         "payments": lambda: _spent_for_nothing(site),
     }
     found = []
@@ -57,6 +58,12 @@ def _keys(site: SiteFolder) -> StatusItem:
     site.request()  # its signature shows that nobody exchanged the public keys
     for path in site.key_paths:
         private_files.check_private(path)
+    readable = not any(map(key_files.is_encrypted, site.key_paths))  # else only site check can look into them
+    if readable:
+        site.identity(None)
+    certificate = site.tls.certificate()
+    if certificate is not None and (readable or not site.tls.key_paths):
+        site.tls.key_in_use(certificate, None)
     return StatusItem("keys", Level.OK, f"site {site.name}, {site.request().fingerprint}")
 
 
@@ -103,6 +110,16 @@ def _policy(site: SiteFolder) -> StatusItem:
     by_person = policy.approve == "manual" or asks_person(site.state)
     how = "a person approves each study" if by_person else "studies are approved by the file"
     return StatusItem("policy", Level.OK, f"valid, {how}")
+
+
+def _memory(site: SiteFolder) -> list[StatusItem]:
+    """Nothing of a site that lost none."""
+    if not (text := warning(site.state)):
+        return []
+    for item in Policy.load(site.policy_path).data:
+        check_ledger(site.state, item.name)
+    remedy = "see docs/operators.md, back up and restore"
+    return [StatusItem("memory", Level.SOON, text, remedy)] if asks_person(site.state) else []
 
 
 def _spent_for_nothing(site: SiteFolder) -> list[StatusItem]:

@@ -59,7 +59,7 @@ class TlsFolder:
 
     def install(self, certificate: x509.Certificate, passphrase: str | None) -> None:
         """Use a new certificate from now on, with the key that it belongs to."""
-        self.check_belongs(certificate, passphrase)
+        self.check_new(certificate, passphrase)
         pem = certificate_checks.to_pem(certificate).encode()
         private_files.replace(self._certificate, pem, mode=0o644)
         self.settle(passphrase)
@@ -69,7 +69,7 @@ class TlsFolder:
         certificate = self.certificate()
         if certificate is None or not self._next_key.exists():
             return
-        if self.check_belongs(certificate, passphrase) == self._next_key:
+        if self._key_of(certificate, passphrase) == self._next_key:
             private_files.rename(self._next_key, self._key)
 
     def load(self, ca_path: Path, passphrase: str | None) -> TlsFiles:
@@ -79,20 +79,34 @@ class TlsFolder:
             raise ConfigError(
                 f"{self._certificate}: there is no certificate yet", remedy="join the consortium first"
             )
-        private_key = key_files.read_tls_key(self.check_belongs(certificate, passphrase), passphrase)
+        private_key = key_files.read_tls_key(self.key_in_use(certificate, passphrase), passphrase)
         return TlsFiles(
             private_files.read(ca_path, "a certificate"),
             certificate_checks.to_pem(certificate).encode(),
             private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         )
 
-    def check_belongs(self, certificate: x509.Certificate, passphrase: str | None) -> Path:
-        """The key here that a certificate is for; refuses one that is for none of them."""
+    def check_new(self, certificate: x509.Certificate, passphrase: str | None) -> None:
+        """Refuse a new certificate that is for no key here."""
+        if self._key_of(certificate, passphrase) is None:
+            raise ConfigError(
+                "the certificate does not belong to a TLS key in this folder",
+                remedy="give the study centre this folder's latest request.json",
+            )
+
+    def key_in_use(self, certificate: x509.Certificate, passphrase: str | None) -> Path:
+        """The key here that the certificate in use is for."""
+        path = self._key_of(certificate, passphrase)
+        if path is None:
+            state = "is not the key of the certificate in use" if self._key.exists() else "is not there"
+            raise ConfigError(
+                f"{self._key}: {state}", remedy="restore it from your backup, or renew the certificate"
+            )
+        return path
+
+    def _key_of(self, certificate: x509.Certificate, passphrase: str | None) -> Path | None:
         wanted = certificate_checks.public_der(certificate)
         for path in self.key_paths:
             if certificate_checks.public_der(key_files.read_tls_key(path, passphrase)) == wanted:
                 return path
-        raise ConfigError(
-            "the certificate does not belong to a TLS key in this folder",
-            remedy="give the study centre this folder's latest request.json",
-        )
+        return None

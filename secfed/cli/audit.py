@@ -24,6 +24,7 @@ audit_app = typer.Typer(
     help="Privacy spent, what left the sites, what they decided, and whether it verifies.",
 )
 
+_BEGINS = {"--out": b"<!doctype html>", "--json": b'{\n  "schema_version": ', "--pdf": b"%pdf-"}
 _SLOW = 50  # epsilons; fewer are done before a progress bar could be read
 
 Folders = Annotated[
@@ -146,7 +147,7 @@ def _made(folders: list[Path], rosters: list[Path] | None, seen: list[str] | Non
 
 
 def _check_outputs(named: Mapping[str, Path | None]) -> None:
-    """Refuse one file for two contents: the second would silently replace the first."""
+    """Refuse one file for two contents, and any file that holds no earlier report: a ledger, a roster."""
     options: dict[Path, str] = {}
     for option, path in named.items():
         if path is None:
@@ -154,6 +155,20 @@ def _check_outputs(named: Mapping[str, Path | None]) -> None:
         first = options.setdefault(path.resolve(), option)
         if first != option:
             raise ConfigError(f"{option} {path}: is the file of {first}, too", remedy="name two files")
+        if path.is_file() and not _is_earlier(option, path):
+            raise ConfigError(
+                f"{option} {path}: is there, and is no report of this kind", remedy="name a new file"
+            )
+
+
+def _is_earlier(option: str, path: Path) -> bool:
+    """Whether an earlier report of this kind is in a file, or nothing and it is no chain of records."""
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(64)
+            return begin.lower().startswith(_BEGINS[option]) or (not begin and path.suffix != ".jsonl")
+    except OSError:
+        return True  # writing says what is wrong
 
 
 def _pdf_writer() -> Callable[[Report], bytes]:

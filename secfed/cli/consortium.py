@@ -145,7 +145,8 @@ def renew(
 def pause(study: StudyName, folder: Folder = Path()) -> None:
     """Let the aggregator put a study aside before its next exchange; other studies get their turn."""
     Consortium(folder).pause(study)
-    typer.echo(f"Paused {study}. To go on: secfed consortium resume {study}{at(folder)}")
+    go_on = f"secfed consortium resume {study}{at(folder)}"
+    typer.echo(f"Paused {study}, where a study of this name is served. To go on: {go_on}")
 
 
 @consortium_app.command()

@@ -65,15 +65,29 @@ def _take_place(place: Path, new: Path, old: Path) -> None:
     if not place.exists():
         new.rename(place)
     remove_files(list(files_of(old)))
-    for path in sorted(old.rglob("*")):
-        target = place / path.relative_to(old)
-        if (path.is_symlink() or not path.is_dir()) and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_empty(old)
+    if old.is_dir():
+        _move(old, place)
+        _remove_empty(old)
+
+
+def _move(old: Path, place: Path) -> None:
+    """What no run writes, whole folders as they are."""
+    for path in sorted(old.iterdir()):
+        target = place / path.name
+        if not target.exists():
             path.rename(target)
-    for folder in sorted((path for path in old.rglob("*") if path.is_dir()), reverse=True):
+        elif path.is_dir() and not path.is_symlink():
+            _move(path, target)
+
+
+def _remove_empty(folder: Path) -> None:
+    """This folder and those in it, where nothing is in them."""
+    for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
         with suppress(OSError):  # something is left in it
-            folder.rmdir()
-    old.rmdir()
+            path.rmdir()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager

@@ -36,7 +36,7 @@ AUDIT_REPORT = "audit-report.html"  # as the documents name it; no run writes it
 
 _UNSAFE = re.compile(r"[%/\\\x00-\x1f\x7f]|^\.")
 ANOTHER_FOLDER = "name another folder"
-_MARKS = (RUN_FILE, ROSTER_FILE, TRANSCRIPT_FILE)  # at least one is in every folder that a run wrote
+_MARKS = (RUN_FILE, ROSTER_FILE, TRANSCRIPT_FILE)  # at least one is in every folder that a simulation wrote
 
 
 def sites_folder(out: Path) -> Path:
@@ -74,44 +74,64 @@ def dataset_of(path: Path) -> str:
 
 def is_unfinished(out: Path, study_id: str) -> bool:
     """Whether a simulation of this study was killed there: begun, without an end, and run by nobody now."""
-    transcript = out / TRANSCRIPT_FILE
-    if (out / RUN_FILE).exists():
+    if (out / RUN_FILE).exists() or _begun(out) != (study_id, True):
         return False
     try:
-        with transcript.open("rb") as stream:
-            opened, settings = (json.loads(stream.readline())["body"] for _ in range(2))
-        with ChainFile(transcript, synced=False):  # nobody else is writing
-            return opened["study"] == study_id and settings.get("simulated") is True
-    except (OSError, ValueError, KeyError, TypeError, TranscriptError):
+        with ChainFile(out / TRANSCRIPT_FILE, synced=False):  # nobody else is writing
+            return True
+    except TranscriptError:
         return False
 
 
-def prepare(out: Path, *, overwrite: bool) -> None:
+def _begun(out: Path) -> tuple[str, bool] | None:
+    """The id of the study whose transcript is there, and whether it was simulated; None before it says so."""
+    try:
+        with (out / TRANSCRIPT_FILE).open("rb") as stream:
+            opened, settings = (json.loads(stream.readline())["body"] for _ in range(2))
+        return str(opened["study"]), settings.get("simulated") is True
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _holds_a_simulation(out: Path) -> bool:
+    """Whether a simulation wrote this folder: its transcript says so, or there is nothing else in it.
+
+    A consortium, a hospital and a run between hospitals have files of the same names.
+    """
+    if not any((out / mark).is_file() for mark in _MARKS):
+        return False
+    if (begun := _begun(out)) is not None:
+        return begun[1]
+    ours = {sites_folder(out), out / FIGURES_FOLDER, out / UNFINISHED_SUMS, *files_of(out)}
+    return ours.issuperset(out.iterdir())
+
+
+def prepare(out: Path, *, overwrite: bool | None = None) -> None:
     """Create the folder, or make room in an old one.
 
     Overwriting removes, by name, the files that a run writes and ``audit-report.html``, which tells about
-    the run that is replaced; nothing else. ConfigError: not a folder; or not empty and ``overwrite`` is off;
-    or not a run's folder.
+    the run that is replaced; nothing else. None: a command that has no such option.
+
+    ConfigError: not a folder; or not empty and ``overwrite`` is off;
+    or not the folder of a simulation.
     """
     if holds_a_run(out, overwrite=overwrite):
         remove_files(list(files_of(out)))
     make_folder(out)
 
 
-def holds_a_run(out: Path, *, overwrite: bool) -> bool:
+def holds_a_run(out: Path, *, overwrite: bool | None) -> bool:
     """Whether there is something to replace; a ConfigError as :func:`prepare`."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: not a folder.", remedy=ANOTHER_FOLDER)
     if not out.is_dir() or not any(out.iterdir()):
         return False
     if not overwrite:
+        replaces = ", or add --overwrite to replace the simulation in it" if overwrite is False else ""
+        raise ConfigError(f"--out {out}: the folder is not empty.", remedy=ANOTHER_FOLDER + replaces)
+    if not _holds_a_simulation(out):
         raise ConfigError(
-            f"--out {out}: the folder is not empty.",
-            remedy="name another folder, or add --overwrite to replace the run in it",
-        )
-    if not any((out / mark).is_file() for mark in _MARKS):
-        raise ConfigError(
-            f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.",
+            f"--out {out}: --overwrite replaces an earlier simulation, and this folder holds none.",
             remedy=ANOTHER_FOLDER,
         )
     if (out / TRANSCRIPT_FILE).is_file():

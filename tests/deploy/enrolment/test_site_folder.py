@@ -17,6 +17,7 @@ from secfed.deploy.enrolment.site_status import Level, site_status
 from secfed.deploy.pki import key_files
 from secfed.errors import BadSignature, ConfigError, RosterError
 from secfed.records.roster_file import read_roster
+from secfed.site.lost_memory import confirm_data_set, let_policy_decide, note_loss
 from tests.deploy.enrol_case import (
     DAY,
     NOW,
@@ -318,6 +319,33 @@ class TestStatus:
         assert self.levels(hospital)["roster"] is Level.BAD
         (hospital.folder / "tls.pem").write_text("x")
         assert self.levels(hospital)["certificate"] is Level.BAD
+
+    @pytest.mark.parametrize("passphrase", [None, "correct horse battery staple"])
+    def test_a_key_that_is_not_the_enrolled_one_is_named_if_it_can_be_read(
+        self, tmp_path: Path, passphrase: str | None
+    ) -> None:
+        hospital, other = self.ready(tmp_path), site(tmp_path, "other", passphrase=passphrase)
+        for name in ("identity.key", "tls.key"):
+            path = hospital.folder / name
+            before = path.read_bytes()
+            path.write_bytes((other.folder / name).read_bytes())
+            assert (self.levels(hospital)["keys"] is Level.BAD) == (passphrase is None)
+            path.write_bytes(b"")
+            assert self.levels(hospital)["keys"] is Level.BAD
+            path.write_bytes(before)
+        path.unlink()
+        found = next(item for item in site_status(hospital, NOW) if item.subject == "keys")
+        assert found.text.endswith("tls.key: is not there")
+
+    def test_lost_memory_is_said_until_a_person_has_confirmed(self, tmp_path: Path) -> None:
+        hospital = self.ready(tmp_path)
+        assert "memory" not in self.levels(hospital)
+        note_loss(hospital.state, NOW)
+        assert self.levels(hospital)["memory"] is Level.BAD
+        confirm_data_set(hospital.state, "heart")
+        assert self.levels(hospital)["memory"] is Level.SOON
+        let_policy_decide(hospital.state)
+        assert "memory" not in self.levels(hospital)
 
     def test_a_missing_data_file_is_named(self, tmp_path: Path) -> None:
         hospital = self.ready(tmp_path)

@@ -103,6 +103,21 @@ class TestReport:
         assert (done.exit_code, done.stderr.count("\n")) == (2, 2)
         assert "Remedy:" in done.stderr
 
+    def test_only_an_earlier_report_of_the_kind_is_replaced(self, written: Path, tmp_path: Path) -> None:
+        page, facts = tmp_path / "report.html", tmp_path / "report.json"
+        for _ in range(2):
+            assert audit("report", written / "pilot", "--out", page, "--json", facts).exit_code == 0
+        ledger = tmp_path / "ledger.jsonl"
+        others = {ledger: b"", tmp_path / "roster.json": b'{"sites": []}', tmp_path / "notes.html": b"mine"}
+        for path, content in others.items():
+            path.write_bytes(content)
+            for option in ("--out", "--json", "--pdf"):
+                rest = () if option == "--out" else ("--out", page)
+                done = audit("report", written / "pilot", option, path, *rest)
+                assert (done.exit_code, path.read_bytes()) == (2, content), (option, done.output)
+                assert f"{option} {path}: is there, and is no report of this kind" in done.stderr
+        assert audit("report", written / "pilot", "--out", page, "--pdf", facts).exit_code == 2
+
     def test_a_pipe_or_device_is_written_to_and_not_replaced(self, tmp_path: Path) -> None:
         pipe, told = tmp_path / "pipe", list[bytes]()
         os.mkfifo(pipe)

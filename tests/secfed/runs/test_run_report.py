@@ -198,6 +198,9 @@ class TestFolder:
             prepare(tmp_path, overwrite=False)
         assert "--overwrite" in caught.value.remedy
         assert (tmp_path / "run.json").exists()
+        with pytest.raises(ConfigError, match="not empty") as caught:  # by a command without that option
+            prepare(tmp_path)
+        assert "--overwrite" not in caught.value.remedy
 
     def test_overwrite_removes_what_a_run_writes_and_nothing_else(self, tmp_path: Path) -> None:
         write_figures(a_run(), tmp_path / "figures")
@@ -207,6 +210,9 @@ class TestFolder:
         theirs = ["notes.txt", "sites/va/patients.csv", "figures/mine.png", "data/model.safetensors"]
         theirs += ["figures/mine.svg", "audit-report.docx", "audit-report.x/notes.txt"]
         write(tmp_path, *ours, *theirs)
+        bodies = ({"study": "one"}, {"simulated": True})
+        lines = "".join(json.dumps({"body": body}) + "\n" for body in bodies)
+        (tmp_path / "transcript.jsonl").write_text(lines)
         prepare(tmp_path, overwrite=True)
         assert not any((tmp_path / name).exists() for name in ours)
         assert all((tmp_path / name).exists() for name in theirs)
