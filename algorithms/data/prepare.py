@@ -29,6 +29,7 @@ Sides = tuple[NDArray[np.int64], NDArray[np.int64]]  # positions of training and
 Split = Literal["stratified", "slots", "content"]
 SPLITS: Final[dict[str, Split]] = {"class": "stratified", "position": "slots", "content": "content"}
 _KEYS: Final = {split: key for key, split in SPLITS.items()}  # as data.split has them
+LARGEST: Final = float(np.finfo(np.float32).max)  # a feature above it would be infinite as float32
 _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would only amplify rounding
 
 
@@ -125,9 +126,10 @@ def prepare(site_id: SiteId, records: PreparedRecords, facts: Facts) -> SiteData
     if not len(train):
         unfit(datasets.no_training_records(site_id))
     x = records.x.astype(np.float64)
-    if np.isinf(x).any():  # named here: standardising would make it NaN, like a missing value
+    large = np.abs(x) > LARGEST
+    if large.any():  # named here: standardising would make it NaN, or every other value 0
         unfit(datasets.infinite_features(site_id))
-        x[np.isinf(x)] = np.nan
+        x[large] = np.nan
     with np.errstate(over="ignore", invalid="ignore"):  # all else is check_site's business
         if rules.impute == "median":
             x = _imputed(x, x[train])

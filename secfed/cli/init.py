@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import shlex
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,6 +13,7 @@ import typer
 from rich.text import Text
 
 from secfed.cli.asking import someone_is_there
+from secfed.deploy.pki.names import check_site_name
 from secfed.errors import ConfigError, DataError
 from secfed.storage import private_files
 from secfed.terminal.consoles import plain_text, plural, stdout
@@ -22,6 +23,7 @@ _MOST_CLASSES: Final = 20
 _MOST_ROWS: Final = 1_000_000  # all are looked at: for hospitals, labels, numeric columns and delta
 _FEWEST_NUMBERED: Final = 10  # records; fewer have other numbers by chance
 _MOST_NAMED: Final = 50  # features
+_FEW: Final = 0.1  # of a column's values: more are no slips of the pen
 
 
 def init(
@@ -48,14 +50,15 @@ def init(
     [bold]Example:[/] secfed init heart --table heart.csv --label num --site-column hospital --epsilon 3
     """
     table = Path(_asked(table, "--table", "Which CSV file holds the records?"))
-    columns, rows = _read(table)
+    lines, found = _read(table)
+    columns = list(found)
     label = str(_asked(label, "--label", f"Which column is predicted ({', '.join(columns)})?"))
     for option, column in (("--label", label), ("--site-column", site_column)):
         if column is not None and column not in columns:
             remedy = f"columns: {', '.join(columns)}"
             raise ConfigError(f"{option} {column}: {table} has no such column", remedy=remedy)
-    found = {name: [row[name].strip() for row in rows] for name in columns}
-    features = [name for name in columns if name not in (label, site_column) and _is_numeric(found[name])]
+    others = {name: _no_numbers(found[name]) for name in columns if name not in (label, site_column)}
+    features = [name for name, at in others.items() if not at]
     tables: dict[str, Any] = {
         "study": {"name": _name(folder), "rounds": rounds, **({"purpose": purpose} if purpose else {})},
         "algorithm": {"name": "fedavg", "weighting": "equal"},
@@ -65,17 +68,30 @@ def init(
     }
     if epsilon is not None:
         # Below 1 / records: otherwise a record may be published outright with that probability.
-        delta = float(f"{0.1 / len(rows):.0e}")
+        delta = float(f"{0.1 / len(lines):.0e}")
         tables["privacy"] = {"unit": "record", "epsilon": epsilon, "delta": delta, "clip_norm": 1.0}
         # Statistics of the records would let one of them change all others; public constants replace these.
         scale = {name: [0.0, 1.0] for name in features}
         tables["data"] |= {"standardize": False, "impute": "centre", "scale": scale}
     left_out = [name for name in columns if name not in (*features, label, site_column)]
     _write(folder, tables, left_out)
+    for name, at in others.items():
+        if 0 < len(at) <= len(lines) * _FEW:
+            told = f"{name}: is left out for {plural(len(at), 'value')} that cannot be read as a number, the"
+            _warn(f"{told} first in line {lines[at[0]]}. Correct it, or name it in data.missing_values.")
+    for name in tables["data"]["sites"] if site_column is not None else ():
+        try:
+            check_site_name(name)
+        except ConfigError as error:
+            _warn(f"{error.message} where hospitals enrol: {error.remedy}. A simulation takes it.")
     for name in features:
         if _may_be_an_id(found[name]):
             told = f"{name}: is another whole number in every record. If it is an identifier, remove it from"
-            stdout().print(Text(plain_text(f"{told} feature_columns in study.toml."), style="yellow"))
+            _warn(f"{told} feature_columns in study.toml.")
+
+
+def _warn(told: str) -> None:
+    stdout().print(Text(plain_text(told), style="yellow"))
 
 
 def _asked(given: object, option: str, question: str) -> Any:
@@ -86,34 +102,46 @@ def _asked(given: object, option: str, question: str) -> Any:
     return typer.prompt(question, err=True)
 
 
-def _read(table: Path) -> tuple[list[str], list[dict[str, str]]]:
+def _read(table: Path) -> tuple[list[int], dict[str, list[str]]]:
+    """The lines of a table at which records begin, and its columns."""
+    from secfed.algorithms.data.table_lines import csv_rows
+
     try:
         with table.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            rows = [row for _, row in zip(range(_MOST_ROWS + 1), reader, strict=False)]
-            columns = list(reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        remedy = "name a CSV file with a line of column names"
-        raise DataError(f"{table}: cannot be read ({type(error).__name__})", remedy=remedy) from None
+            header, numbered = csv_rows(stream, table.name)
+            rows = list(islice(numbered, _MOST_ROWS + 1))
+    except UnicodeDecodeError:
+        raise DataError(f"{table} is not a UTF-8 CSV table", remedy="save it as one") from None
+    except OSError as error:
+        raise DataError(f"{table}: cannot be read ({error.strerror})", remedy="name a CSV file") from None
     if len(rows) > _MOST_ROWS:
         raise DataError(
             f"{table}: has more than {_MOST_ROWS:,} records",
             remedy="write the study file by hand (docs/studies.md), with delta well below 1 / records",
         )
-    if not rows or any(None in row.values() or None in row for row in rows):
-        raise DataError(
-            f"{table}: has no records, or lines of different length", remedy="every line needs every column"
-        )
-    return columns, rows
+    if not rows:
+        raise DataError(f"{table}: has no records", remedy="it needs a line of column names, and records")
+    for name in header:
+        if header.count(name) > 1:
+            raise DataError(f"{table} has the column {name!r} twice", remedy="rename one")
+    columns = zip(*(cells for _, cells in rows), strict=True)
+    found = {name: [cell.strip() for cell in cells] for name, cells in zip(header, columns, strict=True)}
+    return [line for line, _ in rows], found
 
 
-def _is_numeric(values: list[str]) -> bool:
+def _no_numbers(values: list[str]) -> list[int]:
+    """Where a value is neither a number nor missing; everywhere, if all are missing."""
     from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, number_of
 
-    try:
-        return bool([number_of(value) for value in values if value.lower() not in ALWAYS_MISSING])
-    except ValueError:
-        return False
+    wrong, numbers = [], 0
+    for at, value in enumerate(values):
+        if value.lower() not in ALWAYS_MISSING:
+            try:
+                number_of(value)
+                numbers += 1
+            except ValueError:
+                wrong.append(at)
+    return wrong if numbers else list(range(len(values)))
 
 
 def _may_be_an_id(values: list[str]) -> bool:

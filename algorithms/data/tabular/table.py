@@ -6,13 +6,12 @@ What a column means is public and stands in the study, so the shape of a record 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.pool import PooledData, divide_by
-from secfed.algorithms.data.prepare import SPLITS, Facts, Preparation, PreparedRecords, PreparedSites
+from secfed.algorithms.data.prepare import LARGEST, SPLITS, Facts, Preparation, PreparedRecords, PreparedSites
 from secfed.algorithms.data.table_lines import csv_rows, has_lines, lines_as_records
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
@@ -22,8 +21,6 @@ from secfed.config.schema import column_remedy
 from secfed.errors import DataError
 
 Row = dict[str, str]
-
-_LARGEST: Final = float(np.finfo(np.float32).max)  # a feature above it would be infinite as float32
 
 
 class Table:
@@ -138,7 +135,7 @@ class Table:
             what = "is too large a number" if np.isfinite(scaled) else "is not a finite number"
         except ValueError:
             scaled, what = np.nan, "is not a number"
-        if abs(scaled) <= _LARGEST:
+        if abs(scaled) <= LARGEST:
             return scaled
         unfit(self._wrong(line, column, what))
         return np.nan

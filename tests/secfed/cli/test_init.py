@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -62,6 +63,44 @@ def test_what_cannot_be_a_study_is_said(
     done = init(tmp_path / "new", "--table", table, *arguments)
     assert (done.exit_code, told in done.stderr) == (code, True), done.stderr
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text.replace("h1,", "h1,,", 1), "patients.csv, line 3: 6 cells"),
+        (lambda text: text + 'h1,60,70.0,"a note,no\n', "patients.csv, line 92"),
+        (lambda _: "", "patients.csv is empty"),
+        (lambda text: text.splitlines()[0] + "\n", "has no records"),
+        (lambda text: text.replace("pulse", "age", 1), "has the column 'age' twice"),
+    ],
+)
+def test_a_damaged_table_is_named_with_its_line(
+    table: Path, tmp_path: Path, change: Callable[[str], str], told: str
+) -> None:
+    table.write_text(change(table.read_text()))
+    done = init(tmp_path / "new", "--table", table, "--label", "sick")
+    assert done.exit_code != 0
+    assert told in " ".join(done.stderr.split()), done.stderr
+    table.write_text("hospital,sick\nhôpital,1\n", encoding="latin-1")
+    assert "not a UTF-8 CSV table" in init(tmp_path / "new", "--table", table, "--label", "sick").stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_few_values_that_are_no_numbers_and_names_that_cannot_enrol_are_said(
+    table: Path, tmp_path: Path
+) -> None:
+    text = table.read_text().replace("h2,", "St. Mary's,")
+    lines = text.splitlines()
+    lines[5] = ",".join([*lines[5].split(",")[:2], "seventy", *lines[5].split(",")[3:]])
+    table.write_text("\n".join(lines) + "\n")
+    done = init(tmp_path / "heart", "--table", table, "--label", "sick", "--site-column", "hospital")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert "pulse: is left out for 1 value that cannot be read as a number, the first in line 6." in said
+    assert 'site name "St. Mary\'s" is not permitted where hospitals enrol: use 1 to 63' in said
+    assert said.count("where hospitals enrol") == 1
+    assert "note: is left out" not in said  # free text
 
 
 def test_a_hospital_whose_records_come_last_is_not_left_out(
