@@ -48,7 +48,7 @@ class CentralStudy:
             )
         if strangers:
             raise RosterError(
-                f"data.sites: {', '.join(strangers)} are not in the roster of this consortium",
+                f"data.sites: not in the roster of this consortium: {', '.join(strangers)}",
                 remedy=f"admit them, or use the enrolled names: {', '.join(roster.sites)}",
             )
         for name in only or ():
@@ -60,14 +60,14 @@ class CentralStudy:
         study.check_roster(len(self.names))
         if len(self.asked) < study.protection.min_cohort:
             raise ConfigError(
-                f"--sites: {len(self.asked)} sites are fewer than protection.min_cohort, "
+                f"--sites: names {len(self.asked)} of the sites, and protection.min_cohort is "
                 f"{study.protection.min_cohort}",
                 remedy="name more sites",
             )
         left_out, most = len(self.names) - len(self.asked), study.protection.max_dropouts
         if most is not None and left_out > most:
             raise ConfigError(
-                f"--sites: leaves out {left_out} sites, and protection.max_dropouts is {most}",
+                f"--sites: leaves out {left_out} of the sites, and protection.max_dropouts is {most}",
                 remedy="name more sites",
             )
         self.algorithm: Algorithm = with_privacy(study, build(study), self.names)

@@ -98,9 +98,9 @@ class TlsFolder:
         """The key here that the certificate in use is for."""
         path = self._key_of(certificate, passphrase)
         if path is None:
-            state = "is not the key of the certificate in use" if self._key.exists() else "is not there"
             raise ConfigError(
-                f"{self._key}: {state}", remedy="restore it from your backup, or renew the certificate"
+                f"{self._key}: missing, or not the key of the certificate in use",
+                remedy="restore it from your backup, or renew the certificate",
             )
         return path
 

@@ -176,7 +176,7 @@ class SweepFile:
 
 def _axis(where: str, name: str, values: Any) -> Axis:
     if not isinstance(values, list | tuple) or not values:
-        raise ConfigError(f"{where}: must be a list of values", remedy="write the values as [a, b, c]")
+        raise ConfigError(f"{where}: must be a list of at least one value", remedy="write [a, b, c]")
     frozen = tuple(tuple(value) if isinstance(value, list) else value for value in values)
     for value in frozen:
         for part in value if isinstance(value, tuple) else (value,):

@@ -211,7 +211,8 @@ class Calls:
             self._note("site %s is too slow", site)
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "too slow")
         except Superseded:
-            await context.abort(grpc.StatusCode.ABORTED, "given up for a newer call")
+            why = "given up for a newer call of this site; does its agent run twice?"
+            await context.abort(grpc.StatusCode.ABORTED, why)
         finally:
             mailbox.open_calls -= 1
             mailbox.signs -= is_sign

@@ -122,7 +122,8 @@ def _verify(state: CheckedFolder, source: Source, kind: ChainType) -> VerifiedRe
     if not near:
         state.unknown_roster(source.path)
     elif not rosters:
-        state.problem(source.path, None, "the roster has no such site")
+        unread = (1, "not a JSON entry")  # the opening entry is cut off, so it names no owner
+        state.problem(source.path, *((None, "the roster has no such site") if claimed else unread))
     first: BrokenChain | None = None
     for roster in rosters:
         public = roster.public(claimed)

@@ -335,7 +335,7 @@ class TestStatus:
             path.write_bytes(before)
         path.unlink()
         found = next(item for item in site_status(hospital, NOW) if item.subject == "keys")
-        assert found.text.endswith("tls.key: is not there")
+        assert found.text.endswith("tls.key: missing, or not the key of the certificate in use")
 
     def test_lost_memory_is_said_until_a_person_has_confirmed(self, tmp_path: Path) -> None:
         hospital = self.ready(tmp_path)

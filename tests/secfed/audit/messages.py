@@ -26,7 +26,7 @@ _LOOKED_UP: Final = {"say": 0, "said": 0, "Column": 0, "problem": 2}
 _IN_TEMPLATE: Final = re.compile(r'\bsay\("((?:[^"\\]|\\.)*)"')
 # Looked up by a value, not by a constant: kinds of files, what a budget protects, what is checked.
 _VALUES: Final = ("roster", "transcript", "ledger", "decision log", "model", "record", "site")
-_CHECKED: Final = ("keys", "certificate", "CA", "policy", "payments")
+_CHECKED: Final = ("keys", "certificate", "CA", "policy", "memory", "payments")
 _PLURALS_IN_TEMPLATE: Final = re.compile(r'\bplural\([^"]*?, "([^"]+)"\)')
 
 _NAME: Final = re.compile("[a-z_]*")
