@@ -80,8 +80,7 @@ class ProtectionRules(Strict):
     )
     graphs: tuple[Literal["complete", "sparse"], ...] = Field(
         default=("complete", "sparse"),
-        description='an array of "complete" and "sparse": who shares masks with whom; "sparse" promises '
-        "less",
+        description='an array of "complete" and "sparse": who shares masks with whom; "sparse" promises less',
     )
     schemes: tuple[Literal["bfv", "ckks"], ...] = Field(
         default=("bfv",), description='an array of "bfv" and "ckks": schemes of encrypted protection'

@@ -95,8 +95,12 @@ class StudyCheck:
     def _permission(self, roster: Roster | None) -> Iterator[PreflightCheck]:
         found = self._violations(roster)
         for item in found:
-            remedy = "wait, or change [[hours]]" if item.temporary else "change the study, or the policy"
-            yield failed("permission", str(item), f"{remedy}: {self._site.policy_path}", PolicyRefused)
+            if item.temporary:  # the study waits, and nothing is wrong
+                remedy = f"wait, or change [[hours]]: {self._site.policy_path}"
+                yield passed("permission", str(item), remedy)
+            else:
+                remedy = f"change the study, or the policy: {self._site.policy_path}"
+                yield failed("permission", str(item), remedy, PolicyRefused)
         if not found:
             yield passed("permission", "the policy permits every setting of this study")
 

@@ -258,6 +258,17 @@ def test_every_reason_of_the_policy_is_listed_and_the_data_left_alone(site: Site
     assert only(lines, "data")["ok"] is None
 
 
+def test_a_study_outside_the_hours_waits_and_is_not_wrong(site: SiteFolder) -> None:
+    now = utc_now().astimezone()
+    day = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")[(now.weekday() + 3) % 7]
+    hours = f'[[hours]]\ndays = ["{day}"]\nstart = "10:00"\nend = "11:00"\n'
+    site.policy_path.write_text(f"{site.policy_path.read_text()}\n{hours}")
+    _, lines = check(site, "--offline", written(site, TOML.replace("sites = 3", "sites = 4")))
+    line = only(lines, "permission")
+    assert (line["ok"], line["detail"].partition(":")[0]) == (True, "hours")
+    assert line["remedy"].startswith("wait")
+
+
 def test_a_study_that_cannot_be_read_or_names_others(site: SiteFolder) -> None:
     code, lines = check(site, "--offline", written(site, TOML.replace("rounds = 1", "rounds = -1")))
     assert code == 2
