@@ -120,29 +120,34 @@ def _tables(rows: list[dict[str, Any]], machine: str) -> str:
 
 
 def _figure(rows: list[dict[str, Any]]) -> None:
-    import matplotlib
+    """The rows with the network of the text, over hospitals: both engines have three of them."""
+    from secfed.runs import figure_style as style  # matplotlib is slow to import
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams["svg.hashsalt"] = "secfed"
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    most = max(row["parameters"] for row in rows)
-    for colour, engine in enumerate(("inline", "processes")):
-        found = [row for row in rows if row["engine"] == engine and row["parameters"] == most]
-        x, style = [row["sites"] for row in found], {"color": f"C{colour}"}
-        axes[0].loglog(x, [row["round_s"] for row in found], "o-", label=f"{engine}: round", **style)
-        axes[0].loglog(x, [row["train_s"] for row in found], ":", label=f"{engine}: training", **style)
-        axes[1].semilogx(x, [row["driver_mib"] for row in found], "o-", label=f"{engine}: driver", **style)
-        if engine == "processes":
-            axes[1].semilogx(x, [row["worker_mib"] for row in found], ":", label="a worker", **style)
-    for axis, label in zip(axes, ("seconds of a round", "MiB at most"), strict=True):
-        axis.set_xlabel("hospitals (at most 100 asked in a round)")
-        axis.set_ylabel(label)
-        axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
-    axes[1].set_ylim(bottom=0)
-    figure.savefig(sections.beside(FIGURE), metadata={"Date": None})
+    parameters = _parameters(32, *LARGE, 10)
+    with style.styled():
+        figure, (seconds, memory) = style.new_figure(2, across=2, width_in=9)
+        for colour, engine in zip(style.CYCLE, ("inline", "processes"), strict=False):
+            found = [row for row in rows if row["engine"] == engine and row["parameters"] == parameters]
+            x = [row["sites"] for row in found]
+            for axis, name, line, label in (
+                (seconds, "round_s", "o-", "round"),
+                (seconds, "train_s", "o:", "of it training"),
+                (memory, "driver_mib", "o-", "driver"),
+                *([(memory, "worker_mib", "o:", "a worker")] if engine == "processes" else []),
+            ):
+                y = [row[name] for row in found]
+                axis.plot(x, y, line, color=colour, label=f"{engine}: {label}")
+        seconds.set_yscale("log")
+        seconds.set_title(f"Seconds of a round ({parameters:,} parameters)")
+        memory.set_title("MiB at most")
+        for axis in (seconds, memory):
+            axis.set_xscale("log")
+            axis.set_xlabel(f"hospitals (at most {MOST} asked in a round)")
+            axis.xaxis.set_major_formatter("{x:,.0f}")
+            axis.legend()
+        seconds.yaxis.set_major_formatter("{x:g}")
+        memory.set_ylim(bottom=0)
+        style.save_svg(figure, sections.beside(FIGURE))
 
 
 def draw() -> None:

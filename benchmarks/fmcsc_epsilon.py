@@ -4,9 +4,7 @@
     python benchmarks/fmcsc_epsilon.py [--update-docs]
 
 The first command keeps what the sweep of ``examples/fmcsc-epsilon.toml`` has finished, the second puts all
-that is kept into tables and figure. Of seeds whose runs were not kept only what the tables had is left,
-rounded to a tenth: ``fmcsc-epsilon-earlier`` has it (ACC of seed 3 from the mean of three, to 0.15), and it
-stands aside where a run of such a seed is kept.
+that is kept into tables and figure.
 """
 
 from __future__ import annotations
@@ -86,32 +84,24 @@ class Measured:
 Scores = Mapping[tuple[Point, str], Measured]  # by point and score
 
 
-def measured(runs: Iterable[kept_runs.Row], earlier: Iterable[kept_runs.Row]) -> Scores:
-    """Every score of every point: of kept runs, and of earlier ones with other seeds."""
+def measured(runs: Iterable[kept_runs.Row]) -> Scores:
+    """Every score of every point that a run is kept of."""
     kept = kept_runs.by_place(runs)
-    before = {(row["panel"], row["variant"], row["score"]): row for row in earlier}
     found = {}
     for panel in PANELS:
         for variant in CURVES:
             for epsilon in EPSILONS:
+                runs_here = kept.get((panel, kept_runs.at_axis(variant, "epsilon", epsilon)), {})
                 for score in SCORES:
-                    place = panel, kept_runs.at_axis(variant, "epsilon", epsilon)
-                    one = _pooled(kept.get(place, {}), before.get((*place, score)), score)
-                    if one.found.seeds:
+                    values = {
+                        seed: 100 * value
+                        for seed, run in runs_here.items()
+                        if (value := kept_runs.score(run, score)) is not None
+                    }
+                    if values:
+                        one = Measured(frozenset(values), OverSeeds.of([*values.values()]))
                         found[(panel, variant, epsilon), score] = one
     return found
-
-
-def _pooled(runs: Mapping[int, kept_runs.Row], before: kept_runs.Row | None, score: str) -> Measured:
-    values = {seed: value for seed, run in runs.items() if (value := kept_runs.score(run, score)) is not None}
-    kept = Measured(frozenset(values), OverSeeds.of([100 * value for value in values.values()]))
-    if before is None:
-        return kept
-    seeds = frozenset(map(int, before["seeds"].split()))
-    if seeds & kept.seeds:
-        return kept
-    printed = OverSeeds(len(seeds), float(before["mean"]), float(before["deviation"] or 0))
-    return Measured(kept.seeds | seeds, kept.found + printed)
 
 
 def tables(scores: Scores) -> list[str]:
@@ -215,7 +205,7 @@ def _plot(ax: Axes, shown: Mapping[str, OverSeeds], curve: Curve, *, labelled: b
 
 
 def main() -> int:
-    scores = measured(kept_runs.kept(NAME), kept_runs.kept(f"{NAME}-earlier"))
+    scores = measured(kept_runs.kept(NAME))
     print(f"wrote {write(tables(scores))} and {draw(scores)}")
     return 0
 

@@ -21,6 +21,7 @@ import numpy as np
 import sections
 import torch
 from matplotlib import colormaps
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from sklearn.manifold import TSNE
@@ -93,8 +94,13 @@ def draw(panels: list[tuple[str, Floats, list[int], list[bool]]], path: Path) ->
             at.set_title(title)
             at.set_xticks([])
             at.set_yticks([])
-        shown = axes[0].get_legend_handles_labels()
-        figure.legend(*shown, loc="outside lower center", ncols=10, markerscale=2)
+        shown, labels = axes[0].get_legend_handles_labels()
+        one_view = Line2D([], [], marker="x", linestyle="", color=style.INK, markersize=3)
+        figure.legend(
+            [*shown, one_view],
+            [*labels, "at a hospital with one view"],
+            loc="outside lower center", ncols=6, markerscale=2,
+        )  # fmt: skip
         style.save_svg(figure, path)
 
 

@@ -1,6 +1,7 @@
 """Draws kept runs: a panel per panel and score, a row per variant, a dot per seed and a bar at their mean.
 
-A line joins the dots of one seed: equal records, division and batches.
+A line joins the dots of one seed: equal records, division and batches. The mean of the first variant goes
+through its panel as a dotted line.
 
     python benchmarks/kept_figure.py examples/vlp-flickr-towers.toml [--score NAME ...] [--update-docs]
 
@@ -18,9 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import kept_runs
+import kept_tables
 import sections
-from kept_runs import Place, Row
+from kept_runs import Row
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from secfed.runs import figure_style as style
 from secfed.sweep.file import SweepFile
@@ -45,34 +48,28 @@ def main() -> int:
 def draw(sweep: SweepFile, rows: Sequence[Row], scores: Sequence[str], target: Path) -> None:
     """A row of panels per panel of the sweep, a column per score; all in percent."""
     found = kept_runs.by_place(rows)
+    variants = {one.name: textwrap.fill(one.label, 28) for one in sweep.variants}
     named = {one.name: one.label for one in sweep.panels} or {"": ""}
-    panels = {name: label for name, label in named.items() if any(place[0] == name for place in found)}
-    variants = {one.name: one.label for one in sweep.variants}
-    here = [name for name in variants if any((panel, name) in found for panel in panels)]
-    height = 0.8 + 0.3 * len(here)
+    shown = {panel: [name for name in variants if (panel, name) in found] for panel in named}
+    shown = {panel: names for panel, names in shown.items() if names}
     with style.styled():
-        figure, axes = style.new_figure(
-            len(panels) * len(scores), across=len(scores), width_in=7.6, height_in=height
+        heights = [0.8 + 0.3 * len(names) for names in shown.values()]
+        figure = Figure(figsize=(7.6, sum(heights)), layout="constrained")
+        grid = figure.subplots(
+            len(shown), len(scores), squeeze=False, sharex="col", gridspec_kw={"height_ratios": heights}
         )
-        places = [(panel, score) for panel in panels for score in scores]
-        for ax, (panel, score) in zip(axes, places, strict=True):
-            if (above := axes[scores.index(score)]) is not ax:
-                ax.sharex(above)
-            _panel(ax, found, panel, here, score)
-            first = score == scores[0]
-            ax.set_yticks(
-                range(len(here)), [textwrap.fill(variants[name], 28) for name in here] if first else []
-            )
-            ax.set_title(panels[panel] if first else "")
-            if panel == list(panels)[-1]:
-                ax.set_xlabel(f"{score.replace('_', ' ')} (%)")
+        for axes, (panel, names) in zip(grid, shown.items(), strict=True):
+            for ax, score in zip(axes, scores, strict=True):
+                _panel(ax, [found[panel, name] for name in names], score)
+                ax.tick_params(axis="x", labelbottom=True)
+            axes[0].set_yticks(range(len(names)), [variants[name] for name in names])
+            axes[0].set_title(named[panel])
+        for ax, score in zip(grid[-1], scores, strict=True):
+            ax.set_xlabel(f"{kept_tables.word(score)} (%)")
         style.save_svg(figure, target)
 
 
-def _panel(
-    ax: Axes, found: Mapping[Place, Mapping[int, Row]], panel: str, variants: Sequence[str], score: str
-) -> None:
-    runs = [found.get((panel, name), {}) for name in variants]
+def _panel(ax: Axes, runs: Sequence[Mapping[int, Row]], score: str) -> None:
     for seed in sorted(set().union(*runs)):
         values = [kept_runs.score(of[seed], score) if seed in of else None for of in runs]
         along = [math.nan if value is None else 100 * value for value in values]
@@ -81,8 +78,12 @@ def _panel(
         values = [kept_runs.score(run, score) for run in of.values()]
         there = [100 * value for value in values if value is not None]
         if there:
-            ax.plot([statistics.fmean(there)] * 2, [at - 0.32, at + 0.32], color=style.INK)
-    ax.set_ylim(len(variants) - 0.5, -0.5)
+            mean = statistics.fmean(there)
+            ax.plot([mean] * 2, [at - 0.32, at + 0.32], color=style.INK)
+            if at == 0:
+                ax.axvline(mean, color=style.FAINT, linewidth=0.8, linestyle=":")
+    ax.set_ylim(len(runs) - 0.5, -0.5)
+    ax.set_yticks([])
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x")
     ax.grid(axis="y", visible=False)

@@ -2,12 +2,12 @@
 
     python benchmarks/kept_runs.py keep runs/fedcola-data-sets         # what a sweep has finished
     python benchmarks/kept_runs.py keep runs/vlp/chest-synthetic       # or results_vlp.py
-    python benchmarks/kept_runs.py show fedcola-data-sets [--score NAME ...] [--beside VARIANT]
+    python benchmarks/kept_runs.py show fedcola-data-sets [--score NAME ...] [--beside [PANEL/]VARIANT]
 
 ``keep`` adds finished runs to the file of that name; a run with the panel, variant and seed of an older line
 replaces it, so a changed study wants another name. ``show`` prints mean and standard deviation over seeds,
-and with ``--beside`` the difference to one variant with the same seeds, its 95 % interval (Student's) and
-what follows for "more than that variant".
+and with ``--beside`` the difference to one variant with the same seeds (of the same panel, if none is
+named), its 95 % interval (Student's), and whether that lies above zero, below it, or has it inside (open).
 """
 
 from __future__ import annotations
@@ -142,29 +142,22 @@ class OverSeeds:
         mean = statistics.fmean(gaps) if gaps else math.nan
         return cls(len(gaps), mean, statistics.stdev(gaps) if len(gaps) > 1 else 0.0)
 
-    def __add__(self, other: OverSeeds) -> OverSeeds:
-        """Those of both, which share no seed."""
-        if not self.seeds or not other.seeds:
-            return self if self.seeds else other
-        seeds = self.seeds + other.seeds
-        mean = (self.seeds * self.mean + other.seeds * other.mean) / seeds
-        squares = sum(
-            (part.seeds - 1) * part.deviation**2 + part.seeds * (part.mean - mean) ** 2
-            for part in (self, other)
-        )
-        return OverSeeds(seeds, mean, (squares / (seeds - 1)) ** 0.5)
-
-    def verdict(self, sign: int = 1, digits: int = 1) -> tuple[str, str]:
-        """The mean with its interval, and what follows for a claim that it is positive (``sign`` 1)."""
+    def interval(self, digits: int = 1) -> tuple[str, str]:
+        """The mean with its 95 % interval, and where that lies: **above** or **below** zero, or open."""
         if not self.seeds:
             return "-", "open"
         if self.seeds < _FEWEST or self.deviation < _EQUAL:
             return f"{self.mean:+.{digits}f}", "open"
         half = _quantile(self.seeds) * self.deviation / self.seeds**0.5
-        low, high = sorted((sign * (self.mean - half), sign * (self.mean + half)))
-        state = "**shown**" if low > 0 else "**refuted**" if high < 0 else "open"
-        between = f"{self.mean - half:+.{digits}f} to {self.mean + half:+.{digits}f}"
-        return f"{self.mean:+.{digits}f} ({between})", state
+        low, high = self.mean - half, self.mean + half
+        side = "**above**" if low > 0 else "**below**" if high < 0 else "open"
+        return f"{self.mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})", side
+
+    def verdict(self, sign: int = 1, digits: int = 1) -> tuple[str, str]:
+        """The same, and what follows for a claim that it is positive (``sign`` 1) or negative."""
+        effect, side = self.interval(digits)
+        claimed = "**above**" if sign > 0 else "**below**"
+        return effect, side if side == "open" else "**shown**" if side == claimed else "**refuted**"
 
 
 def _quantile(seeds: int) -> float:
@@ -172,7 +165,10 @@ def _quantile(seeds: int) -> float:
 
 
 def show(rows: Sequence[Row], scores: Sequence[str], beside: str | None) -> str:
-    """A line per panel and variant, a column per score and difference: in percent, times in seconds."""
+    """A line per panel and variant, a column per score and difference: in percent, times in seconds.
+
+    ``beside`` is a variant of the same panel, or PANEL/VARIANT.
+    """
     found = by_place(rows)
     lines = []
     for (panel, variant), runs in found.items():
@@ -180,11 +176,13 @@ def show(rows: Sequence[Row], scores: Sequence[str], beside: str | None) -> str:
         for name in scores:
             line.append(mean_and_spread((score(run, name) for run in runs.values()), scale=_scale(name)))
         if beside is not None:
-            other = {} if variant == beside else found.get((panel, beside), {})
+            there, _, of = beside.rpartition("/")
+            other_place = there or panel, of
+            other = {} if other_place == (panel, variant) else found.get(other_place, {})
             for name in scores:
                 gaps = [_scale(name) * gap for gap in differences(runs, other, name)]
-                effect, state = OverSeeds.of(gaps).verdict()
-                line.append(effect if effect == "-" else f"{effect} {state}")
+                effect, side = OverSeeds.of(gaps).interval()
+                line.append(effect if effect == "-" else f"{effect} {side}")
         lines.append([*line, str(len(runs))])
     more = [f"{name} less {beside}" for name in scores] if beside is not None else []
     return sections.table(["panel", "variant", *scores, *more, "seeds"], lines)
@@ -201,7 +199,7 @@ def main() -> int:
     parser.add_argument("what", choices=("keep", "show"))
     parser.add_argument("name", help="a folder of runs to keep; a name of kept ones to show")
     parser.add_argument("--score", action="append", metavar="NAME", help="a column; all of them without it")
-    parser.add_argument("--beside", metavar="VARIANT", help="also differences to this variant")
+    parser.add_argument("--beside", metavar="[PANEL/]VARIANT", help="also differences to it")
     asked = parser.parse_args()
     if asked.what == "keep":
         folder = Path(asked.name).resolve()

@@ -8,7 +8,8 @@ if not of all:
     <!-- kept vlp-flickr-towers: recall_at_1 recall_at_5; less fedavg: recall_at_1; of fedavg fedrgb -->
     <!-- end kept -->
 
-Labels and their order are those of ``examples/NAME.toml``. What is in no sweep file has its name.
+With ``; across`` at the end there is a table per score, a line per panel and a column per variant. Labels
+and their order are those of ``examples/NAME.toml``. What is in no sweep file has its name.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from secfed.sweep.file import SweepFile
 PAGES: Final = sections.ROOT / "docs" / "results"
 _MARKED: Final = re.compile(
     r"(<!-- kept (?P<name>[\w-]+): (?P<scores>[\w -]+?)"
-    r"(; less (?P<beside>[\w-]+): (?P<less>[\w -]+?))?(; of (?P<of>[\w -]+?))? -->\n)"
+    r"(; less (?P<beside>[\w-]+): (?P<less>[\w -]+?))?(; of (?P<of>[\w -]+?))?(?P<across>; across)? -->\n)"
     r".*?(?P<end><!-- end kept -->)",
     re.DOTALL,
 )
@@ -43,6 +44,10 @@ _WORDS: Final = {
     "recall_at_1": "R@1",
     "recall_at_5": "R@5",
     "relative_recall_at_1": "R@1 / ceiling",
+    "image_to_text_recall_at_1": "image to text",
+    "text_to_image_recall_at_1": "text to image",
+    "image_accuracy": "images, accuracy",
+    "text_accuracy": "texts, accuracy",
     "acc": "ACC",
     "nmi": "NMI",
     "ari": "ARI",
@@ -80,19 +85,20 @@ def written(page: str) -> str:
 
 def _table(found: re.Match[str]) -> str:
     scores, less = found["scores"].split(), (found["less"] or "").split()
-    text = table(found["name"], scores, found["beside"] or "", less, (found["of"] or "").split())
+    write = across if found["across"] else table
+    text = write(found["name"], scores, found["beside"] or "", less, (found["of"] or "").split())
     return f"{found[1]}{text}\n{found['end']}"
 
 
 def table(name: str, scores: list[str], beside: str, less: list[str], of: list[str]) -> str:
-    """A line per panel and variant; differences are paired over seeds, with the verdict on "above"."""
+    """A line per panel and variant; differences are paired over seeds, with where the interval lies."""
     runs = kept_runs.by_place(kept_runs.kept(name))
     panels, variants = _labels(name, runs)
     if of:
         variants = {variant: variants[variant] for variant in of}
     head = ["", "method"] if len(panels) > 1 else ["method"]
-    head += [_word(one) for one in scores]
-    head += [f"{_word(one)} less {variants[beside]}" for one in less]
+    head += [word(one) for one in scores]
+    head += [f"{word(one)} less {variants[beside]}" for one in less]
     lines = []
     for panel, title in panels.items():
         before = title
@@ -104,14 +110,32 @@ def table(name: str, scores: list[str], beside: str, less: list[str], of: list[s
     return sections.table([*head, "seeds"], lines)
 
 
+def across(name: str, scores: list[str], beside: str, less: list[str], of: list[str]) -> str:
+    """A table per score, and per difference: a line per panel, a column per variant."""
+    runs = kept_runs.by_place(kept_runs.kept(name))
+    panels, variants = _labels(name, runs)
+    tables = []
+    for at, score in enumerate([*scores, *less]):
+        is_less = at >= len(scores)
+        shown = [one for one in of or variants if not (is_less and one == beside)]
+        head = f"{word(score)} less {variants[beside]}" if is_less else word(score)
+        asked = ([], [score]) if is_less else ([score], [])
+        lines = [
+            [label, *(_line(runs, (panel, one), asked[0], beside, asked[1])[0] for one in shown)]
+            for panel, label in panels.items()
+        ]
+        tables.append(sections.table([head, *(variants[one] for one in shown)], lines))
+    return "\n\n".join(tables)
+
+
 def _line(
     runs: Mapping[Place, Mapping[int, Row]], place: Place, scores: list[str], beside: str, less: list[str]
 ) -> list[str]:
-    mine = runs[place]
+    mine = runs.get(place, {})
     line = [mean_and_spread(kept_runs.score(run, name) for run in mine.values()) for name in scores]
     for name in less:
         gaps = kept_runs.differences(mine, runs.get((place[0], beside), {}), name)
-        effect = " ".join(OverSeeds.of([100 * gap for gap in gaps]).verdict())
+        effect = " ".join(OverSeeds.of([100 * gap for gap in gaps]).interval())
         line.append("" if place[1] == beside or not gaps else effect)
     return [*line, str(len(mine))]
 
@@ -130,7 +154,8 @@ def _labels(name: str, runs: Mapping[Place, object]) -> tuple[dict[str, str], di
     return panels, variants
 
 
-def _word(score: str) -> str:
+def word(score: str) -> str:
+    """How pages and figures call a score."""
     return _WORDS.get(score, score.replace("_", " "))
 
 

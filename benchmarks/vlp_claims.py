@@ -60,6 +60,7 @@ _BASELINES = {
     "fedx": "FedX, as sums allow,", "fedu": "FedU, as sums allow,",
 }  # fmt: skip
 _EVEN, _APART, _DICE = "common_relative_disparity", "disparity", "dice_10"
+_FINDINGS, _PNEUMONIA = "findings_path_10", "pneumonia_path_1"
 CLAIMS = (
     Claim("FedDRA, Table 2", "above FedAvg, R@1; mu = 5 on the mean, as coded", "feddra", "fedavg", _R1),
     Claim(
@@ -159,6 +160,20 @@ CLAIMS = (
     Claim("FedDRA, Table 8", "radius 0.01 above 0.1, R@1", "feddra", "feddra-rho-01", _R1),
     Claim("FedDRA, Table 8", "radius 0.1 above 0.01, worst hospital", "feddra-rho-01", "feddra", _WORST),
     Claim(
+        "FedDRA, Table 8",
+        "radius 0.1 above 0.01, findings with a tenth of the labels",
+        "feddra-rho-01",
+        "feddra",
+        _FINDINGS,
+    ),
+    Claim(
+        "FedDRA, Table 8",
+        "radius 0.1 above 0.01, pneumonia with a hundredth of the labels",
+        "feddra-rho-01",
+        "feddra",
+        _PNEUMONIA,
+    ),
+    Claim(
         "FedRGB, Table 2",
         "above FedAvg with nearly as many steps (480, FedRGB 520), R@1",
         "fedrgb-on-top-share",
@@ -206,6 +221,13 @@ CLAIMS = (
         "fedrgb-averaged",
         _R1,
     ),
+    Claim(
+        "FedRGB, Table 4",
+        "the same, findings with a tenth of the labels",
+        "fedrgb-sum-1",
+        "fedrgb-averaged",
+        _FINDINGS,
+    ),
     Claim("FedRGB, Table 19", "the same, worst hospital", "fedrgb-sum-1", "fedrgb-averaged", _WORST),
     Claim(
         "FedRGB, Table 19",
@@ -223,6 +245,28 @@ CLAIMS = (
         "the same, worst hospital by R@1 / ceiling, one mixture",
         "fedrgb-sum-1",
         "fedrgb-contrast",
+        _WORST_FAIR,
+    ),
+    Claim(
+        "FedRGB, Table 15",
+        "guidance 5 below 1, R@1",
+        "fedrgb-sum-5",
+        "fedrgb-sum-1",
+        _R1,
+        -1,
+    ),
+    Claim(
+        "FedRGB, Table 15",
+        "guidance 5 above 1, worst hospital",
+        "fedrgb-sum-5",
+        "fedrgb-sum-1",
+        _WORST,
+    ),
+    Claim(
+        "FedRGB, Table 15",
+        "the same, worst hospital by R@1 / ceiling, one mixture",
+        "fedrgb-sum-5",
+        "fedrgb-sum-1",
         _WORST_FAIR,
     ),
     Claim(

@@ -27,7 +27,8 @@ def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
         if found.weights:
             figure, (weights, losses) = style.new_figure(2, across=2)
             _lines(weights, rounds, found.weights, found.sites)
-            weights.axhline(1 / len(found.sites), color=style.FAINT, linewidth=0.8, linestyle=":")
+            equal = 1 / len(found.sites)
+            weights.axhline(equal, color=style.FAINT, linewidth=0.8, linestyle=":", label="equal weights")
             weights.set_title(f"Robust weight by round {_LABEL}")
             _lines(losses, rounds, found.losses, found.sites)
             losses.set_title(f"Loss that it is made from {_LABEL}")

@@ -299,7 +299,8 @@ def _figures(name: str, found: Runs, main: Mapping[str, Any], folder: Path, figu
     figures.mkdir(parents=True, exist_ok=True)
     shown = []
     convergence = figures / f"vlp-{name}-convergence.svg"
-    if _convergence(found, main, convergence):
+    # From scratch R@1 of MedPix is noise about chance, which a curve would dress up.
+    if name != "medpix" and _convergence(found, main, convergence):
         shown.append((convergence, "R@1 by local steps, from scratch"))
     for method in TRACES:
         for run in found.get(method, ()):

@@ -162,6 +162,7 @@ _SMALL_RGB: Final = {
     **dict.fromkeys(("batch_size", "loss_batch_size", "evaluation_batch"), 8),
     "loss_batches": 1,
 }
+_GUIDED: Final = {"warmup_steps": 1, "guided_steps": 2, "batch_size": 6, "evaluation_batch": 4}
 _FMCSC_GROUPS: Final = {"algorithm__weights": "equal", "protection__name": "masked"}
 _SHARED_MASKED: Final = {"protection__name": "masked", "privacy": _SHARED}
 
@@ -221,6 +222,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     ),
     "creamfl": lambda: fedcola_case.study(fedcola_case.CREAM),
     "fedcola, pulled": lambda: fedcola_case.study(study__rounds=1, algorithm__mu=0.1),
+    "fedcola, fediot": lambda: fedcola_case.study(study__rounds=1, algorithm__aggregation="fediot"),
     "fedcola, noise for sites": lambda: fedcola_case.study(study__rounds=1, privacy=_SITES),
     "fedcola, groups": lambda: fedcola_case.study(study__rounds=1, privacy=_GROUPS),
     "vlp-fedavg": lambda: _vlp("vlp-fedavg"),
@@ -241,6 +243,7 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "vlp-fedu": lambda: _vlp("vlp-fedu", toy=False, study__rounds=2),
     "vlp-fedavg, noise for sites": lambda: _vlp("vlp-fedavg", protection__name="masked", privacy=_SITES),
     "feddra": lambda: vlp_case.study(study__rounds=1),
+    "feddra, weights from the excess": lambda: vlp_case.study(algorithm__reference_steps=2),
     "feddra, patients": lambda: vlp_case.study(
         study__rounds=1, data__name="tests.device_case:patients", privacy=_PATIENTS
     ),
@@ -257,6 +260,10 @@ CASES: Final[dict[str, Callable[[], Study]]] = {
     "feddra, half precision": lambda: _dual(algorithm__precision="bfloat16"),
     "fedrgb": _rgb,
     "fedrgb, a small network": lambda: vlp_case.study(study__rounds=2, algorithm=_SMALL_RGB),
+    "fedrgb, averaged aligner as teacher": lambda: _dual(
+        study__rounds=2,
+        algorithm={"name": "fedrgb", "teacher": "averaged", **_GUIDED},
+    ),
     "fedrgb, contrast through features": lambda: _rgb(
         guidance_loss="contrastive", guide_grad_through_features=True
     ),

@@ -122,6 +122,8 @@ class Request:
     @classmethod
     def verified(cls, content: Mapping[str, Any], where: str) -> Self:
         """Read a request and check that its maker holds both private keys."""
+        if "tls_key" not in content:
+            raise ConfigError(f"{where}: not a request", remedy="name the request.json of a site")
         file = checked(_RequestFile, content, where)
         tls_key = _p256(file.tls_key, where)
         request = cls(
@@ -180,6 +182,8 @@ class Reply:
             CA with the one it has; the first time, the aggregator's fingerprint and the roster's digest
             are compared by people.
         """
+        if "certificate" not in content:
+            raise ConfigError(f"{where}: not a reply", remedy="name the file that the study centre returned")
         file = checked(_ReplyFile, content, where)
         reply = cls(
             names.check_consortium_name(file.consortium),

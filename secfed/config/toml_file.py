@@ -23,8 +23,11 @@ def read_tables(path: Path, what: str) -> dict[str, Any]:
 
 def tables_of(data: bytes, path: Path) -> dict[str, Any]:
     """The tables of a TOML file that was read; ConfigError as in :func:`read_tables`."""
-    with _explained(str(path)):
+    try:
         text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}: is not UTF-8 text", remedy="save it as UTF-8") from None
     return parse_tables(text, str(path))
 
 

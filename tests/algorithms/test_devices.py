@@ -25,6 +25,7 @@ LOOSE = {
     "creamfl": 5e-3,
     "fedcola": 5e-3,
     "fedcola, pulled": 5e-3,
+    "fedcola, fediot": 5e-3,
     "fedcola, drop path and frozen tokens": 5e-3,
 }
 # One of every family; the others are slow.

@@ -36,6 +36,7 @@ def test_the_dots_of_a_seed_are_joined_and_a_bar_is_at_each_mean(
         [50.0, 25.0],
         [pytest.approx(math.nan, nan_ok=True), 75.0],
     ]
-    assert [list(line.get_xdata()) for line in means] == [[50.0, 50.0], [50.0, 50.0]]
+    assert [list(line.get_xdata()) for line in means] == [[50.0, 50.0]] * 3
+    assert [line.get_linestyle() for line in means] == ["-", ":", "-"]  # the second goes through the panel
     assert all(math.isnan(x) for line in second.lines for x in line.get_xdata())
-    assert first.get_xlabel() == "recall at 1 (%)"
+    assert first.get_xlabel() == "R@1 (%)"

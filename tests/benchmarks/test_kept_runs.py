@@ -8,10 +8,7 @@ from pathlib import Path
 
 import kept_runs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-NUMBERS = st.lists(st.floats(-100, 100), min_size=2, max_size=6)
 SWEPT = """panel,variant,seed,status,seconds,epsilon_spent,recall,aborted_rounds,error,study_digest
 p,a,2,done,1.25,,0.123456789,0,,aa
 p,a,10,done,2,,0.5,0,,ab
@@ -38,20 +35,17 @@ def test_a_verdict_needs_an_interval_beside_zero(gaps: list[float], sign: int, s
     assert kept_runs.OverSeeds.of(gaps).verdict(sign)[1] == state
 
 
+@pytest.mark.parametrize(
+    ("gaps", "side"),
+    [([1.0, 1.1, 0.9], "**above**"), ([-1.0, -1.1, -0.9], "**below**"), ([1.0, 2.0], "open")],
+)
+def test_a_difference_lies_on_a_side_of_zero(gaps: list[float], side: str) -> None:
+    assert kept_runs.OverSeeds.of(gaps).interval()[1] == side
+
+
 def test_the_interval_is_students() -> None:
     # Mean 2, standard deviation 1, n = 3: 2 +- 4.302653 / sqrt(3).
     assert kept_runs.OverSeeds.of([1.0, 2.0, 3.0]).verdict()[0] == "+2.0 (-0.5 to +4.5)"
-
-
-@given(NUMBERS, NUMBERS)
-def test_parts_together_are_as_all_at_once(one: list[float], other: list[float]) -> None:
-    both, whole = (
-        kept_runs.OverSeeds.of(one) + kept_runs.OverSeeds.of(other),
-        kept_runs.OverSeeds.of(one + other),
-    )
-    assert both.seeds == whole.seeds
-    assert both.mean == pytest.approx(whole.mean, abs=1e-9)
-    assert both.deviation == pytest.approx(whole.deviation, abs=1e-6)
 
 
 def test_differences_are_of_equal_seeds_that_both_have_the_score() -> None:
@@ -126,14 +120,23 @@ def test_what_is_not_there_is_named(
     assert said in capsys.readouterr().err
 
 
+def test_beside_is_in_the_same_panel_or_in_one_that_is_named() -> None:
+    rows = [
+        {"panel": panel, "variant": variant, "seed": str(seed), "r": str(value + seed**2 / 100)}
+        for panel, variant, value in (("two", "a", 0.5), ("two", "b", 0.25), ("five", "b", 0.75))
+        for seed in (1, 2, 3)
+    ]
+    for beside, expected in (("b", ["+25.0 open", "-", "-"]), ("five/b", ["-25.0 open", "-50.0 open", "-"])):
+        lines = kept_runs.show(rows, ["r"], beside).splitlines()[2:]
+        assert [line.split(" | ")[3] for line in lines] == expected
+
+
 def test_every_kept_file_can_be_shown() -> None:
     files = sorted(kept_runs.FOLDER.glob("*.csv"))
     assert files
     for path in files:
         rows = kept_runs.read(path)
         assert rows
-        if "earlier" not in path.name:
-            assert len(kept_runs.merged(rows, ())) == len(rows)
-            assert kept_runs.show(
-                rows, [name for name in rows[0] if name not in ("panel", "variant", "seed")], None
-            )
+        assert len(kept_runs.merged(rows, ())) == len(rows)
+        names = [name for name in rows[0] if name not in ("panel", "variant", "seed")]
+        assert kept_runs.show(rows, names, None)

@@ -45,6 +45,16 @@ def test_a_mark_can_name_the_variants_and_their_order() -> None:
     assert "usual" not in kept_tables.written(PAGE.format(mark="some: acc; of new-one")).split("-->\n")[1]
 
 
+@pytest.mark.usefixtures("runs")
+def test_a_mark_can_ask_for_variants_across() -> None:
+    page = kept_tables.written(PAGE.format(mark="some: acc; less usual: acc; of usual new-one; across"))
+    scores, gaps = (table.splitlines() for table in page.split("-->\n")[1].split("\n<!--")[0].split("\n\n"))
+    assert scores[0] == "| ACC | usual | new one |"
+    assert scores[3] == "| hard | 52.0 ± 1.0 | 62.0 ± 1.0 |"
+    assert gaps[0] == "| ACC less usual | new one |"
+    assert gaps[2:] == ["| easy | +10.0 open |", "| hard | +10.0 open |"]
+
+
 @pytest.mark.parametrize("page", sorted(kept_tables.PAGES.glob("*.md")), ids=lambda page: page.stem)
 def test_the_pages_have_what_the_kept_runs_have(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
