@@ -122,7 +122,7 @@ class Request:
     @classmethod
     def verified(cls, content: Mapping[str, Any], where: str) -> Self:
         """Read a request and check that its maker holds both private keys."""
-        if "tls_key" not in content:
+        if _is_another_file(content, _RequestFile):
             raise ConfigError(f"{where}: not a request", remedy="name the request.json of a site")
         file = checked(_RequestFile, content, where)
         tls_key = _p256(file.tls_key, where)
@@ -182,7 +182,7 @@ class Reply:
             CA with the one it has; the first time, the aggregator's fingerprint and the roster's digest
             are compared by people.
         """
-        if "certificate" not in content:
+        if _is_another_file(content, _ReplyFile):
             raise ConfigError(f"{where}: not a reply", remedy="name the file that the study centre returned")
         file = checked(_ReplyFile, content, where)
         reply = cls(
@@ -216,3 +216,8 @@ def _p256(spki_hex: str, where: str) -> ec.EllipticCurvePublicKey:
     if not certificate_checks.is_p256(public):
         raise ConfigError(f"{where}.tls_key: not a P-256 public key", remedy="ask the site for a new request")
     return public
+
+
+def _is_another_file(content: Mapping[str, Any], kind: type[Strict]) -> bool:
+    """Whether a file lacks most of the keys: then its keys are not what is wrong."""
+    return 2 * len(kind.model_fields.keys() & content.keys()) < len(kind.model_fields)

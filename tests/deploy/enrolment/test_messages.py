@@ -18,7 +18,7 @@ from secfed.deploy.enrolment.messages import PROVE_TLS_KEY, SIGN_REPLY, SIGN_REQ
 from secfed.deploy.pki import certificate_checks, names
 from secfed.deploy.pki.key_files import new_tls_key
 from secfed.errors import BadSignature, ConfigError, SecfedError
-from tests.deploy.enrol_case import DAY, NOW, a_request, consortium, content, site
+from tests.deploy.enrol_case import DAY, NOW, a_request, consortium, content, enrolled, site
 
 
 def signed(name: str = "charite") -> tuple[dict[str, Any], Identity, ec.EllipticCurvePrivateKey]:
@@ -125,6 +125,15 @@ class TestAnythingElse:
     ) -> None:
         with pytest.raises(SecfedError):
             kind.verified(found, "file") if kind is Request else Reply.verified(found, "file", NOW)
+
+    def test_another_file_of_a_consortium_is_called_so(self, tmp_path: Path) -> None:
+        centre, sites = enrolled(tmp_path)
+        roster = content(centre.roster_path)
+        with pytest.raises(ConfigError, match="file: not a reply"):
+            Reply.verified(roster, "file", NOW)
+        for other in (roster, content(next(iter(sites.values())).folder / "consortium.json")):
+            with pytest.raises(ConfigError, match="file: not a request"):
+                Request.verified(other, "file")
 
     @given(st.sampled_from(list(signed()[0])), JSON)
     def test_no_random_value_passes_for_a_signed_one(self, key: str, value: Any) -> None:

@@ -49,6 +49,14 @@ class TestFile:
         assert len(found.hours) == 1
         assert found.protection.reveal == ("sites",)  # and so for every line that insists on something
 
+    def test_what_is_not_utf_8_is_named_with_its_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "file.toml"
+        path.write_bytes("a = 1\nb = 'Köln'\n".encode("latin-1"))
+        for load in (Policy.load, load_settings):
+            with pytest.raises(ConfigError, match=r"file\.toml, line 2: is not UTF-8 text") as caught:
+                load(path)
+            assert caught.value.remedy == "save it as UTF-8"
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [
