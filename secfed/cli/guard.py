@@ -15,7 +15,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from secfed.cli.site_folders import located_here
-from secfed.errors import EXTRAS, SecfedError, missing_package
+from secfed.errors import EXTRAS, ConfigError, SecfedError, missing_package
 from secfed.terminal.consoles import plain_text, stderr, system_error, where
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -30,15 +30,19 @@ class GuardedGroup(TyperGroup):
         """Run the command and translate what it raises into ``typer.Exit`` with a code of the table above."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise  # wrong usage and deliberate exits are typer's to report
+        except (click.ClickException, click.exceptions.Exit, click.Abort) as error:
+            message = getattr(error, "message", "")
+            if not (isinstance(error, click.BadParameter) and message.endswith("is not readable.")):
+                raise  # wrong usage and deliberate exits are typer's to report
+            remedy = "use the account that it belongs to, as in: sudo -u secfed-agent secfed ..."
+            failure: Exception = ConfigError(message, remedy=remedy)
         except KeyboardInterrupt:
             _say("Interrupted.", "", None)
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader of our output went away: click ends quietly
-            failure: Exception = error
+            failure = error
         except Exception as error:  # noqa: BLE001 - the outermost boundary: a user gets a line, not a traceback
             failure = error
         message, remedy, code = _explained(failure, ctx)

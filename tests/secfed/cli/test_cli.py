@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +108,14 @@ class TestFrontDoor:
         result = secfed("algorithms", "fedfoo")
         assert result.exit_code == 2
         assert "fedavg" in result.stderr
+
+
+def test_a_folder_of_another_account_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_args, **_named: False)  # as root everything can be read
+    done = secfed("site", "status", "--dir", tmp_path)
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.split())
+    assert f"Path '{tmp_path}' is not readable" in said
+    assert "sudo -u secfed-agent" in said
