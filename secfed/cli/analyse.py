@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 def analyse(
     study_file: StudyFile,
-    output: Annotated[
+    out: Annotated[
         Path | None,
         typer.Option(
-            "--output",
+            "--out",
             "-o",
             metavar="DIR",
             help="Write analysis.json, analysis.html, a CSV file for each table, and the records of the run.",
@@ -58,7 +58,7 @@ def analyse(
 
     Between machines the same study runs with secfed aggregate and secfed agent; --model shows its results.
 
-    [bold]Example:[/] secfed analyse study.toml --output runs/first
+    [bold]Example:[/] secfed analyse study.toml --out runs/first
     """
     drops = [Dropout.parse(text) for text in drop or []]
     with quick_imports():
@@ -72,21 +72,21 @@ def analyse(
             remedy='set algorithm.name = "statistics" and name analyses, or use: secfed simulate',
         )
     if model is not None:
-        if output is not None and model.resolve().is_relative_to(output.resolve()):
+        if out is not None and model.resolve().is_relative_to(out.resolve()):
             raise ConfigError(
-                f"--output {output}: holds the run whose model is analysed; it would be removed",
+                f"--out {out}: holds the run whose model is analysed; it would be removed",
                 remedy="name another folder",
             )
         reported, sites = _read(study, model)
-        if output is not None:
-            prepare(output, overwrite=overwrite)
-    elif output is not None:
-        reported, sites = _run(study, output, drops, quiet=as_json, overwrite=overwrite)
+        if out is not None:
+            prepare(out, overwrite=overwrite)
+    elif out is not None:
+        reported, sites = _run(study, out, drops, quiet=as_json, overwrite=overwrite)
     else:
         with tempfile.TemporaryDirectory() as folder:
             reported, sites = _run(study, Path(folder) / "run", drops, quiet=as_json, overwrite=False)
-    if output is not None:
-        write_analysis(output, study.name, reported, sites)
+    if out is not None:
+        write_analysis(out, study.name, reported, sites)
     if as_json:
         typer.echo(analysis_json(reported), nl=False)
     else:

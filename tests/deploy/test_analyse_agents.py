@@ -79,7 +79,7 @@ def test_four_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: Pa
     (tmp_path / "s.toml").write_text(STUDY)
     shown = secfed("analyse", tmp_path / "s.toml", "--json", "--model", tmp_path / "model.safetensors")
     found = json.loads(shown.stdout)
-    again = ("--output", tmp_path, "--overwrite", "--model", tmp_path / "model.safetensors")
+    again = ("--out", tmp_path, "--overwrite", "--model", tmp_path / "model.safetensors")
     refused = secfed("analyse", tmp_path / "s.toml", *again)
     assert (refused.exit_code, (tmp_path / "model.safetensors").exists()) == (2, True)
     assert "holds the run whose model is analysed" in refused.stderr

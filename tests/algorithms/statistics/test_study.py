@@ -94,7 +94,7 @@ def test_a_hospital_that_drops_out_is_in_no_number(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(STUDY)
     out = tmp_path / "out"
-    result = secfed("analyse", tmp_path / "s.toml", "--output", out)
+    result = secfed("analyse", tmp_path / "s.toml", "--out", out)
     assert result.exit_code == 0
     assert "4 of 4 hospitals" in result.stdout
     assert "Welch" in result.stdout
@@ -107,14 +107,14 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert (out / "ages-1.csv").read_text().startswith(",1,2,all\nn,235,207,442\n")
     again = secfed("analyse", tmp_path / "s.toml", "--json", "--model", out / "model.safetensors")
     assert json.loads(again.stdout) == content
-    assert secfed("analyse", tmp_path / "s.toml", "--output", out).exit_code == 2  # there is a run already
-    assert secfed("analyse", tmp_path / "s.toml", "--output", out, "--overwrite").exit_code == 0
+    assert secfed("analyse", tmp_path / "s.toml", "--out", out).exit_code == 2  # there is a run already
+    assert secfed("analyse", tmp_path / "s.toml", "--out", out, "--overwrite").exit_code == 0
 
 
 def test_a_model_is_read_by_its_study_alone(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(STUDY)
     out = tmp_path / "out"
-    assert secfed("analyse", tmp_path / "s.toml", "--output", out).exit_code == 0
+    assert secfed("analyse", tmp_path / "s.toml", "--out", out).exit_code == 0
     for number, (old, new) in enumerate(
         [
             ('by = "sex"\n[algorithm.analyses.pressure]', "bins = 300\n[algorithm.analyses.pressure]"),
