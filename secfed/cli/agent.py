@@ -40,6 +40,7 @@ from secfed.terminal.consoles import plain_text, plural, print_json, stdout
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 agent_app.command("notify")(site_notify)
 
+_SUMS_SHOWN = 5  # of the newest
 _NAME = "Its name, 8 or more digits of its digest, or both as they are shown."
 
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help=_NAME, show_default=False)]
@@ -324,8 +325,11 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             line("", _ago(content["last_alarm"]["time_s"]))
             line("", "only this hospital knows: see training.log in its state folder")
         totals = content["totals"]
-        line("Left here", f"{totals['sums']} sums, {totals['bytes_up']} bytes since the agent was started")
-        for item in content["left"][-5:]:
+        since = "since the agent was last started"
+        line("Left here", f"{totals['sums']} sums, {totals['bytes_up']} bytes {since}")
+        if len(content["left"]) > _SUMS_SHOWN:
+            line("", f"the last {_SUMS_SHOWN}:")
+        for item in content["left"][-_SUMS_SHOWN:]:
             fields = ", ".join(item.get("fields", ()))
             cohort = len(item.get("survivors", ()))
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
