@@ -178,7 +178,7 @@ def convolution_book(
 
 def row_squares(rows: torch.Tensor) -> torch.Tensor:
     """The squared norm of every row, in float64: [B, ...] to [B]."""
-    flat = rows.flatten(1)
+    flat = rows.reshape(len(rows), -1)  # a parameter may be a single number
     step = max(1, _CHUNK_ELEMENTS // max(1, flat.shape[1]))
     norms = [torch.linalg.vector_norm(part.double(), dim=1) for part in torch.split(flat, step)]
     return torch.cat(norms).square()

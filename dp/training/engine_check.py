@@ -29,12 +29,14 @@ import torch
 from torch import nn
 
 from secfed.dp.training.engines import ClippedSum, Engine, EngineName, LoopEngine
-from secfed.dp.training.losses import Batch, DeclaredLoss
+from secfed.dp.training.losses import Batch, DeclaredLoss, check_decomposes
 from secfed.errors import ConfigError
 
 _RECORDS: Final = 3
 _SEED: Final = 18
 _TOLERANCE: Final = 0.01  # mixed precision is within it, a wrong gradient is not
+_WEIGHTS: Final = (1.0, 30.0, 1000.0)  # of the records, once they are clipped
+_FAR: Final = 10.0  # times the others; a hundred times, the exponential of an honest model would be infinite
 
 CANNOT_BE_COMPUTED: Final = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -46,10 +48,11 @@ def checked_engine(
 ) -> Engine:
     """Compare sums of gradients of made-up records, unclipped and clipped; ConfigError where they differ.
 
-    Nothing is compared for ``loop``, which only has to pass its guards. Of ``like``, a batch whose rows are
-    records, only shapes, types and devices are looked at. The model is in training mode; meanwhile its
-    dropout is switched off and its parameters are replaced. Returns the engine; or one that clips record by
-    record, if the loss cannot be computed on made-up records.
+    Clipped, the records weigh differently; and at last one of them lies far from the others, which must leave
+    the others' losses and gradients alone. Nothing is compared for ``loop``, which only has to pass its
+    guards. Of ``like``, a batch whose rows are records, only shapes, types and devices are looked at. The
+    model is in training mode; meanwhile its dropout is switched off and its parameters are replaced. Returns
+    the engine; or one that clips record by record, if the loss cannot be computed on made-up records.
     """
     rows = made_up(like)
     parameters = {key: value for key, value in model.named_parameters() if value.requires_grad}
@@ -57,14 +60,17 @@ def checked_engine(
         with _made_up_parameters(model), suppress(*CANNOT_BE_COMPUTED):
             _sum(engine, [rows], parameters, math.inf)
         return engine
-    singles = one_by_one(rows)
     clip_norm = math.inf
     with _without_dropout(model), _made_up_parameters(model):
-        for _ in range(2):
+        for weights in (None, torch.tensor(_WEIGHTS)):
+            batch, compared, runner = rows, loss, engine
+            if weights is not None and (other := engine.with_loss(_weighted(loss))) is not engine:
+                batch, compared, runner = (*rows, weights.to(rows[0].device)), _weighted(loss), other
+            singles = one_by_one(batch)
             why = "its gradients are not finite"
             try:
                 with engine.paused():
-                    wanted, size = _sum(LoopEngine(model, loss), singles, parameters, clip_norm)
+                    wanted, size = _sum(LoopEngine(model, compared), singles, parameters, clip_norm)
             except torch.OutOfMemoryError:
                 raise
             except CANNOT_BE_COMPUTED as problem:
@@ -77,10 +83,10 @@ def checked_engine(
                 )
                 return _RecordByRecord(engine, LoopEngine(model, loss))
             try:
-                found, _ = _sum(engine, [rows], parameters, clip_norm)
+                found, _ = _sum(runner, [batch], parameters, clip_norm)
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError as problem:  # Opacus and vmap report unsupported layers like this
+            except (*CANNOT_BE_COMPUTED, AttributeError) as problem:  # so Opacus and vmap report a layer
                 raise ConfigError(
                     f"engine {name!r} cannot run this model: {problem}",
                     remedy="pass every input with a record dimension and contiguous (BERT: explicit "
@@ -88,14 +94,38 @@ def checked_engine(
                 ) from problem
             # NaN does not agree.
             if not float(torch.linalg.vector_norm(found - wanted)) <= _TOLERANCE * size + 1e-6:
-                raise ConfigError(
-                    f"engine {name!r} and the plain loop disagree on per-record gradients with loss "
-                    f"{loss.name!r}: a layer mixes records, or the loss does not decompose",
-                    remedy='use engine = "loop", and check the loss with check_decomposes',
-                )
+                raise _disagree(name, loss)
             # Then clipped at half of the mean norm, so that the factors of the records differ.
             clip_norm = max(size / (2 * len(singles)), 1e-6)
+        with engine.paused():
+            far = _outliers(loss, model, rows)
+            if not check_decomposes(loss, model, rows, replacement=far, tolerance=_TOLERANCE):
+                raise _disagree(name, loss)
     return engine
+
+
+def _disagree(name: str, loss: DeclaredLoss) -> ConfigError:
+    return ConfigError(
+        f"engine {name!r} and the plain loop disagree on per-record gradients with loss "
+        f"{loss.name!r}: a layer mixes records, or the loss does not decompose",
+        remedy='use engine = "loop", and check the loss with check_decomposes',
+    )
+
+
+def _weighted(loss: DeclaredLoss) -> DeclaredLoss:
+    """The loss of records of which the last part of a batch says how much they weigh.
+
+    Records that weigh alike hide a layer that gives each of them the gradient of the mean.
+    """
+    return DeclaredLoss(loss.name, loss.decomposes, lambda model, batch: loss(model, batch[:-1]) * batch[-1])
+
+
+def _outliers(loss: DeclaredLoss, model: nn.Module, rows: Batch) -> Batch:
+    """For every record the one before it, far from the others: whatever is taken over a batch moves."""
+    larger = tuple(part * _FAR if part.is_floating_point() else part for part in rows)
+    with torch.no_grad():
+        usable = bool(torch.isfinite(loss(model, larger)).all())
+    return tuple(torch.roll(part, 1, dims=0) for part in (larger if usable else rows))
 
 
 def made_up(like: Batch) -> Batch:

@@ -17,6 +17,7 @@ Source: Abadi et al. 2016 (clipping); Bu, Wang, Zha, Karypis 2023 (book-keeping)
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -137,6 +138,10 @@ class Engine:
     def abandon(self) -> None:
         """Drop what a pass that failed has left behind, so that the next one starts clean."""
 
+    def with_loss(self, loss: DeclaredLoss) -> Engine:  # noqa: ARG002
+        """The same engine, with the same hooks, for another loss; itself if it takes none."""
+        return self
+
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """Add every unit: the loop takes one batch per unit, the others batches whose rows are the units."""
         raise NotImplementedError
@@ -168,6 +173,12 @@ class HookedEngine(Engine):
             for module in model.modules()
             if isinstance(module, nn.Embedding) and module.padding_idx is not None
         }
+
+    def with_loss(self, loss: DeclaredLoss) -> HookedEngine:
+        """The hooks are those of this one."""
+        other = copy.copy(self)
+        other._loss = loss
+        return other
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -245,7 +256,11 @@ class GhostEngine(HookedEngine):
         totals = Totals({id(value): into.sums[name] for name, value in into.parameters.items()})
         for batch in units:
             losses = self._losses(batch)
-            books = self._book_hooks.books(losses)
+            self._counter.enabled = False  # the backward pass may run layers again, to save memory
+            try:
+                books = self._book_hooks.books(losses)
+            finally:
+                self._counter.enabled = True
             with torch.no_grad():
                 squares = {id(value): found for book in books for value, found in book.squares()}
                 measured = [

@@ -96,7 +96,7 @@ class BookHooks:
     def books(self, losses: torch.Tensor) -> list[Book]:
         """The books of the pass that gave these losses, [B], one per record."""
         passes, self._passes = self._passes, []
-        with self._paused():  # a backward pass may run layers again, to save memory
+        with self._paused():  # layers that run again keep nothing
             gradients = torch.autograd.grad(losses.sum(), [one.edge for one in passes], allow_unused=True)
         if any(one.inputs._version != one.version for one in passes):
             raise RuntimeError("what entered a layer was changed in place afterwards")

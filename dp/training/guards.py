@@ -67,7 +67,7 @@ def is_expanded(module: nn.Module) -> bool:
     """Whether all that a module owns itself are tokens and tables [1, T, d], which broadcast over records.
 
     The engine "ghost" gives each record a copy of its own, so such a module need not be recomputed. One that
-    uses them otherwise is found by the comparison with the loop.
+    uses them otherwise is found by the comparison with the loop, which weighs records differently.
     """
     own = own_trainable(module).values()
     shaped = all(value.dim() == 3 and len(value) == 1 for value in own)
