@@ -168,7 +168,10 @@ class OpenedRounds(StudyRun):
         return [site for site in members if site in holding]
 
     def train(self, number: int, index: int, exchange: Exchange, members: Sequence[SiteId]) -> list[SiteId]:
-        """Ask for the local work; sites that lag behind take the sums they missed first."""
+        """Ask for the local work; sites that lag behind take the sums they missed first.
+
+        One that does not take a sum is asked nothing more in this exchange: a silence costs a deadline.
+        """
         views: dict[SiteId, StateView] = {}
         on_view = partial(self._take_view, views)
         asked = list(members)
@@ -179,12 +182,16 @@ class OpenedRounds(StudyRun):
             behind = {site: view.sums for site, view in views.items() if view.sums < self.store.count}
             if not behind:
                 break
-            for missing in range(min(behind.values()), self.store.count):
-                late = [site for site, sums in behind.items() if sums <= missing]
-                summed = Notice(self.store.read(missing)).encode()
-                self._ask("train", dict.fromkeys(late, summed), on_view)
-            asked = [site for site in members if site in behind]  # not who refused, or is silent
             views = {site: view for site, view in views.items() if site not in behind}
+            for missing in range(min(behind.values()), self.store.count):
+                if late := [site for site, sums in behind.items() if sums <= missing]:
+                    taken: dict[SiteId, StateView] = {}
+                    summed = Notice(self.store.read(missing)).encode()
+                    self._ask("train", dict.fromkeys(late, summed), partial(self._take_view, taken))
+                    for site in late:
+                        if site not in taken or taken[site].sums <= missing:
+                            del behind[site]
+            asked = [site for site in members if site in behind]  # not who refused, or is silent
             on_view = partial(self._take_view, views)
         current = {site: view for site, view in views.items() if view.sums == self.store.count}
         self.state = _most_common(current)
