@@ -5,7 +5,7 @@
 A coalition is a variant of the sweep whose name has its groups, joined by "-", or "nobody". The worth of one
 is the sum of the scores, by default of both recalls at 1; the value of a group is its mean gain over all
 orders in which groups can join, and all values together are what the whole coalition gains. Mean and standard
-deviation over seeds.
+deviation over seeds; of values and their differences the mean with its 95 % interval.
 
 Source: Shapley, "A Value for n-Person Games", 1953; used so in Sun et al., ECCV 2024, arXiv 2404.12467.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 import sections
+from kept_runs import OverSeeds
 
 Coalition = frozenset[str]
 NOBODY: Final = "nobody"
@@ -67,14 +68,18 @@ def read(path: Path, scores: Iterable[str]) -> tuple[dict[str, dict[int, dict[Co
 
 
 def rows(seeds: Mapping[int, Mapping[Coalition, float]], groups: Coalition) -> list[list[str]]:
-    """Worths of coalitions, then values of groups."""
+    """Worths of coalitions, then values of groups, and their differences."""
     values = [shapley(worth, groups) for worth in seeds.values()]
     worths = [
         [" and ".join(sorted(one)) or NOBODY, spread([worth[one] for worth in seeds.values()]), ""]
         for one in coalitions(groups)
     ]
+    told = {f"value of {one}": [value[one] for value in values] for one in sorted(groups)}
+    for one, other in combinations(sorted(groups), 2):
+        told[f"{one} less {other}"] = [value[one] - value[other] for value in values]
     return worths + [
-        [f"value of {one}", "", spread([value[one] for value in values])] for one in sorted(groups)
+        [name, "", " ".join(OverSeeds.of(found).interval()) if len(found) > 1 else spread(found)]
+        for name, found in told.items()
     ]
 
 

@@ -52,7 +52,8 @@ def test_worths_are_of_runs_that_are_done(tmp_path: Path) -> None:
     )
     runs, groups = made.read(table, ("r", "s"))
     (seeds,) = runs.values()
-    assert made.rows(seeds, groups)[-2:] == [["value of images", "", "20.0"], ["value of texts", "", "40.0"]]
+    values = [["value of images", "", "20.0"], ["value of texts", "", "40.0"]]
+    assert made.rows(seeds, groups)[-3:] == [*values, ["images less texts", "", "-20.0"]]
     assert [row[1] for row in made.rows(seeds, groups)[:4]] == ["30.0", "40.0", "60.0", "90.0"]
 
 
