@@ -74,6 +74,11 @@ def checked_engine(
             except torch.OutOfMemoryError:
                 raise
             except CANNOT_BE_COMPUTED as problem:
+                if "inplace" in str(problem):  # so would every record fail, one by one and paid for
+                    raise ConfigError(
+                        f"engine {name!r} cannot run this model: {problem}",
+                        remedy='write it without functions that work in place, or use engine = "loop"',
+                    ) from problem
                 why, size = f"{type(problem).__name__}: {problem}", math.nan
             if not math.isfinite(size):
                 _log.warning(

@@ -94,6 +94,14 @@ class Recomputed(nn.Module):
         return out
 
 
+class InPlace(Recomputed):
+    """Changes what a layer gave, in place."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(self.first(inputs).relu_())
+        return out
+
+
 def train(model: nn.Module, batch: Batch, engine: EngineChoice, loss: DeclaredLoss = CROSS_ENTROPY) -> None:
     private = PrivateTraining(mechanism(rate=1.0), engine=engine)
     private.run(model, sgd(model), loss, batch, steps=1)
@@ -243,7 +251,12 @@ def test_copies_that_a_layer_averages_are_found_by_records_of_other_weights() ->
         train(MeanOfTheToken(), batch, "ghost")
 
 
-@pytest.mark.parametrize(("kind", "used"), [(Scaled, "hooks"), (Recomputed, "ghost")])
+def test_hooks_refuse_a_function_that_works_in_place_and_do_not_add_zeros() -> None:
+    with pytest.raises(ConfigError, match="in place"):
+        train(InPlace(), table(6), "hooks")
+
+
+@pytest.mark.parametrize(("kind", "used"), [(Scaled, "hooks"), (Recomputed, "ghost"), (InPlace, "ghost")])
 def test_numbers_alone_and_layers_that_run_again_are_clipped_as_by_the_loop(
     kind: type[nn.Module], used: EngineName
 ) -> None:
