@@ -69,6 +69,8 @@ def _take_place(place: Path, new: Path, old: Path) -> None:
     if old.is_dir():
         _move(old, place)
         _remove_empty(old)
+    if old.is_dir():
+        old.rmdir()  # says that something is left in it
 
 
 def _move(old: Path, place: Path) -> None:

@@ -112,8 +112,7 @@ def prepare(out: Path, *, overwrite: bool | None = None) -> None:
     Overwriting removes, by name, the files that a run writes and ``audit-report.html``, which tells about
     the run that is replaced; nothing else. None: a command that has no such option.
 
-    ConfigError: not a folder; or not empty and ``overwrite`` is off;
-    or not the folder of a simulation.
+    ConfigError: not a folder; or not empty and ``overwrite`` is off; or not the folder of a simulation.
     """
     if holds_a_run(out, overwrite=overwrite):
         remove_files(list(files_of(out)))
