@@ -114,10 +114,11 @@ def across(name: str, scores: list[str], beside: str, less: list[str], of: list[
     """A table per score, and per difference: a line per panel, a column per variant."""
     runs = kept_runs.by_place(kept_runs.kept(name))
     panels, variants = _labels(name, runs)
+    several = {variant for (_, variant), seeds in runs.items() if len(seeds) > 1}  # one seed has no interval
     tables = []
     for at, score in enumerate([*scores, *less]):
         is_less = at >= len(scores)
-        shown = [one for one in of or variants if not (is_less and one == beside)]
+        shown = [one for one in of or variants if not is_less or (one != beside and one in several)]
         head = f"{word(score)} less {variants[beside]}" if is_less else word(score)
         asked = ([], [score]) if is_less else ([score], [])
         lines = [
