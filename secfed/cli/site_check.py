@@ -91,5 +91,5 @@ def _shown(checks: Iterable[PreflightCheck]) -> Iterator[PreflightCheck]:
     console = stdout()
     for item in checks:
         mark = ("!", "yellow") if item.ok and item.remedy else marks[item.ok]
-        say_check(console, mark, f"{item.name:<14}", item.detail, item.remedy)
+        say_check(console, mark, f"{item.name:<12} ", item.detail, item.remedy)
         yield item
