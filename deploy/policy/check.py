@@ -12,7 +12,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from secfed.config.schema import Options
+from secfed.config.schema import ModelOptions, Options
 from secfed.deploy.policy.rules import Anything, Rules, broken, is_nothing
 from secfed.deploy.policy.sections import (
     Compute,
@@ -119,7 +119,8 @@ def _check_named(
         names = ", ".join(sorted(permitted)) or "none yet"
         return [Violation(f"{kind}.name", repr(options.name), names)]
     # A study that begins with no earlier model has no digest of one.
-    exempt = _DEVICE if getattr(options, "start", None) is not None else _DEVICE | {"start_sha256"}
+    fresh = isinstance(options, ModelOptions) and options.start is None
+    exempt = _DEVICE | {"start_sha256"} if fresh else _DEVICE
     return _broken(kind, options, {**also, **permitted[options.name]}, exempt)
 
 

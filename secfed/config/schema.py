@@ -65,7 +65,7 @@ class Options(Strict):
         return False
 
     def for_policy(self, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
-        """Every setting with what a site's rule for it is about."""
+        """Every setting, with the value that a site's rules are compared with."""
         return self.model_dump(mode=mode)
 
     @property

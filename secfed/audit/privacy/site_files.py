@@ -121,9 +121,10 @@ def _verify(state: CheckedFolder, source: Source, kind: ChainType) -> VerifiedRe
     rosters = [roster for roster in near if claimed in roster.sites]
     if not near:
         state.unknown_roster(source.path)
+    elif not claimed:  # the opening entry, which names the owner, is cut off
+        state.problem(source.path, 1, "not a JSON entry")
     elif not rosters:
-        unread = (1, "not a JSON entry")  # the opening entry is cut off, so it names no owner
-        state.problem(source.path, *((None, "the roster has no such site") if claimed else unread))
+        state.problem(source.path, None, "the roster has no such site")
     first: BrokenChain | None = None
     for roster in rosters:
         public = roster.public(claimed)
