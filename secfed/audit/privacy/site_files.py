@@ -121,8 +121,8 @@ def _verify(state: CheckedFolder, source: Source, kind: ChainType) -> VerifiedRe
     rosters = [roster for roster in near if claimed in roster.sites]
     if not near:
         state.unknown_roster(source.path)
-    elif not claimed:  # the opening entry, which names the owner, is cut off
-        state.problem(source.path, 1, "not a JSON entry")
+    elif not claimed:
+        state.problem(source.path, 1, "the first line, which names the owner, cannot be read")
     elif not rosters:
         state.problem(source.path, None, "the roster has no such site")
     first: BrokenChain | None = None
