@@ -225,6 +225,7 @@ def test_make_keeps_out_of_a_read_only_checkout() -> None:
         "READONLY=yes",
         "VENV=/new/venv",
         "DEMO=/new/demo",
+        "PYTHON=/new/python3",  # whichever is first on the PATH may be the one of this checkout
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "--editable /new/venv/source" in done.stdout
