@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 from comparison import mean_of
-from distortion import distortion_matrix
+from distortion import distortion_matrix, mean_cosine
 from torch import nn
 
 from secfed.algorithms.data.image_text.base import Pairs
@@ -238,7 +238,10 @@ def pooled(parts: Iterable[Pairs]) -> Pairs:
 def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pairs]) -> PerSite:
     network = algorithm.network(model)
     return {
-        site: retrieval.finish(algorithm.evaluate(network, pairs))
+        site: {
+            **retrieval.finish(algorithm.evaluate(network, pairs)),
+            "similarity": mean_cosine(network, pairs, algorithm.device),
+        }
         for site, pairs in tests.items()
         if len(pairs)
     }
