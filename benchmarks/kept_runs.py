@@ -63,11 +63,12 @@ def at_axis(variant: str, axis: str, value: str) -> str:
 
 
 def of_comparison(folder: Path) -> Iterator[Row]:
-    """The runs of ``results_vlp.py`` in a folder; a method is a variant, and the data set the panel."""
+    """The runs of ``results_vlp.py`` in a folder, with R@1 of every site; the data set is the panel."""
     for path in sorted(folder.glob("*-seed-*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         if "scores" in run:  # a trace has none
             scores = {**run["scores"], **{name: run[name] for name in _BESIDE if name in run}}
+            scores |= {site: found["recall_at_1"] for site, found in run.get("per_site", {}).items()}
             place = {"panel": run["dataset"], "variant": run["method"], "seed": str(run["seed"])}
             yield {**place, **{name: f"{value:.6g}" for name, value in scores.items()}} | {
                 "seconds": f"{run['cpu_s']:.6g}"

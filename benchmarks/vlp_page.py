@@ -14,6 +14,7 @@ from comparison import mean_and_spread
 from vlp_runs import (
     ABLATION,
     ALL,
+    AT_ONCE,
     COUNTING,
     EXCESS,
     GUIDES,
@@ -193,6 +194,7 @@ def _from_pretrained(found: Runs) -> list[str]:
         (GUIDES, "#### FedRGB's teacher and guidance"),
         (UNITS, "#### Anchor and guidance as squared norms, as in the papers' formulas"),
         (COUNTING, "#### The papers' counting, a tenth of each stage rising, and FedAvg with as many steps"),
+        (AT_ONCE, "#### The same, at the full rate from the first step"),
     ):
         if any(method in found for method in rows):
             parts += [

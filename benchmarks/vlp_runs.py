@@ -198,21 +198,25 @@ EXCESS = _pretrained(
         ),
     }
 )
-# The papers' counting, a tenth of each stage rising, and FedAvg with as many steps or with heads first.
+# The papers' counting, FedAvg with as many steps, or heads first; a tenth of each stage rising, or none.
 _SHARE = {"learning_rate_warmup_share": 0.1}
+_COUNTED = {
+    **ON_TOP,
+    "fedavg-80": Method("FedAvg, 80 steps per round", keys={"local_steps": 2 * STEPS}),
+    "fedavg-heads": Method(
+        "FedAvg, heads first", keys={"local_steps": STEPS, "head_rounds": 1}, rounds=ROUNDS + 1
+    ),
+}
 COUNTING = _pretrained(
     {
         f"{name}-share": replace(method, keys={**method.keys, **_SHARE})
         for name, method in {
-            **ON_TOP,
-            "fedavg-80": Method("FedAvg, 80 steps per round", keys={"local_steps": 2 * STEPS}),
-            "fedavg-heads": Method(
-                "FedAvg, heads first", keys={"local_steps": STEPS, "head_rounds": 1}, rounds=ROUNDS + 1
-            ),
+            **_COUNTED,
             "fedavg-heads-each": Method("FedAvg, heads first in every round", "feddra", _HEADS_EACH),
         }.items()
     }
 )
+AT_ONCE = _pretrained(_COUNTED)
 TRACES = {f"{name}-trace": replace(WARM[f"{name}-warm"], kind="trace") for name in ("feddra", "fedrgb")}
 _EPSILON = 'epsilon = 8.0\ndelta = 1e-4\nclip_norm = 1.0\nmetrics = "unprotected"'
 # Noise grows with the number of parameters and falls with the pairs per step, and every step is a release: so
@@ -246,6 +250,7 @@ ALL = {
     **GUIDES,
     **EXCESS,
     **COUNTING,
+    **AT_ONCE,
     **PRIVATE,
     **TRACES,
 }

@@ -91,12 +91,14 @@ def test_runs_of_the_comparison_have_their_data_set_as_panel(tmp_path: Path) -> 
         "distortion": 0.25,
         "training_cpu_s": 2.0,
         "cpu_s": 3.0,
+        "per_site": {"s": {"recall_at_1": 0.75, "recall_at_5": 1.0}},
     }
     (tmp_path / "m-seed-4.json").write_text(json.dumps(run), encoding="utf-8")
     (tmp_path / "trace-seed-4.json").write_text(json.dumps({"dataset": "d", "weights": []}), encoding="utf-8")
     place = {"panel": "d", "variant": "m", "seed": "4"}
     found = list(kept_runs.of_comparison(tmp_path))
-    assert found == [{**place, "r": "0.5", "distortion": "0.25", "training_cpu_s": "2", "seconds": "3"}]
+    scores = {"r": "0.5", "distortion": "0.25", "training_cpu_s": "2", "s": "0.75"}
+    assert found == [{**place, **scores, "seconds": "3"}]
 
 
 @pytest.mark.parametrize(

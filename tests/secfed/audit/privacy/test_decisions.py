@@ -222,7 +222,8 @@ def test_an_older_copy_is_put_together_and_two_histories_are_a_problem(logs: Log
 def test_a_log_that_is_cut_in_its_first_line_names_that_line(logs: Logs) -> None:
     logs.write(*ENTRIES)
     logs.path.write_bytes(logs.path.read_bytes()[:40])
-    assert problems(report(logs.root)) == [(DECISIONS_FILE, 1, "the first line, which names the owner, cannot be read")]
+    why = "the first line, which names the owner, cannot be read"
+    assert problems(report(logs.root)) == [(DECISIONS_FILE, 1, why)]
 
 
 def test_whose_log_it_is_follows_from_the_roster(logs: Logs) -> None:
