@@ -65,19 +65,21 @@ def notification_checks(site: SiteFolder) -> list[PreflightCheck]:
     return [passed("notification", f"{shown}; to try it: secfed agent notify --test")] if channels else []
 
 
-def disk_check(site: SiteFolder, needed_bytes: int = LEAST_FREE_BYTES) -> PreflightCheck:
+def disk_check(
+    site: SiteFolder, needed_bytes: int = LEAST_FREE_BYTES, subject: str = "disk"
+) -> PreflightCheck:
     """Whether the state folder can take what an exchange writes."""
     state = site.state.absolute()
     there = next(folder for folder in (state, *state.parents) if folder.exists())
     if not os.access(there, os.W_OK):
         remedy = "run this as the agent's account, or chown"
-        return failed("disk", f"{site.state}: this account cannot write there", remedy)
+        return failed(subject, f"{site.state}: this account cannot write there", remedy)
     free_bytes = shutil.disk_usage(there).free
     free = f"{site.state}: {free_bytes / 1e9:.1f} GB free"
     if free_bytes < needed_bytes:
         remedy = "free space, or put agent.state of site.toml on another disk"
-        return failed("disk", f"{free}, {needed_bytes / 1e9:.1f} GB wanted", remedy)
-    return passed("disk", free)
+        return failed(subject, f"{free}, {needed_bytes / 1e9:.1f} GB wanted", remedy)
+    return passed(subject, free)
 
 
 def flower_check(path: Path) -> PreflightCheck:

@@ -198,8 +198,8 @@ class StudyCheck:
         try:
             caps = frame_caps(terms, roster)
         except SecfedError as error:
-            return failed_with("disk", error)
-        return disk_check(self._site, LEAST_FREE_BYTES + room_bytes(caps))
+            return failed_with("room for it", error)
+        return disk_check(self._site, LEAST_FREE_BYTES + room_bytes(caps), "room for it")
 
     def _budgets(self, data: DataSet) -> Iterator[PreflightCheck]:
         """Where the ledger stands. It is read, never opened: opening would record the budgets in it."""

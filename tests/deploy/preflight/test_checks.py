@@ -100,6 +100,8 @@ def test_all_is_well_and_nobody_has_seen_it(tmp_path: Path) -> None:
         assert code == 0
         assert "TLSv1.3" in only(lines, "TLS")["detail"]
         assert "loaded and checked" in only(lines, "data")["detail"]
+        assert "GB free" in only(lines, "disk")["detail"]
+        assert "GB free" in only(lines, "room for it")["detail"]
         assert not site.approvals_path.exists()
         assert centre.server.presence()[site.name].silent_s is None
         centre.server.finish()
