@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import sections
 from comparison import mean_and_spread
@@ -63,16 +63,31 @@ def at_axis(variant: str, axis: str, value: str) -> str:
 
 
 def of_comparison(folder: Path) -> Iterator[Row]:
-    """The runs of ``results_vlp.py`` in a folder, with R@1 of every site; the data set is the panel."""
+    """The runs of ``results_vlp.py`` in a folder; the data set is the panel.
+
+    With R@1 of every site, and how far it lies behind a model of all pairs, if that was trained there, too.
+    """
     for path in sorted(folder.glob("*-seed-*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         if "scores" in run:  # a trace has none
             scores = {**run["scores"], **{name: run[name] for name in _BESIDE if name in run}}
-            scores |= {site: found["recall_at_1"] for site, found in run.get("per_site", {}).items()}
+            scores |= _at_sites(run, folder)
             place = {"panel": run["dataset"], "variant": run["method"], "seed": str(run["seed"])}
             yield {**place, **{name: f"{value:.6g}" for name, value in scores.items()}} | {
                 "seconds": f"{run['cpu_s']:.6g}"
             }
+
+
+def _at_sites(run: Mapping[str, Any], folder: Path) -> dict[str, float]:
+    """R@1 of every site; the widest gap to pooled pairs, and the gaps' population standard deviation."""
+    mine = {site: found["recall_at_1"] for site, found in run.get("per_site", {}).items()}
+    begun = "-pretrained" if run["method"].endswith("-pretrained") else ""
+    path = folder / f"centralised{begun}-seed-{run['seed']}.json"
+    if not mine or run["method"].startswith("centralised") or not path.is_file():
+        return mine
+    pooled = json.loads(path.read_text(encoding="utf-8"))["per_site"]
+    gaps = [pooled[site]["recall_at_1"] - value for site, value in mine.items()]
+    return {**mine, "widest_gap": max(gaps), "gap_disparity": statistics.pstdev(gaps)}
 
 
 def _short(number: str) -> str:

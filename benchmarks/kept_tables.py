@@ -24,6 +24,7 @@ import kept_runs
 import sections
 import vlp_drift
 import vlp_runs
+import vlp_similarity
 from comparison import mean_and_spread
 from kept_runs import OverSeeds, Place, Row
 
@@ -38,6 +39,7 @@ _MARKED: Final = re.compile(
 )
 _TITLES: Final = {  # of what no sweep makes
     vlp_drift.NAME: vlp_drift.TITLES,
+    vlp_similarity.NAME: vlp_similarity.SHOWN,
     "vlp-chest-synthetic": {name: method.title for name, method in vlp_runs.ALL.items()},
 }
 _WORDS: Final = {
@@ -56,6 +58,10 @@ _WORDS: Final = {
     "worst_at_1": "worst R@1",
     "common_relative_at_1": "R@1 / ceiling, one mixture",
     "distortion_own": "distortion, own loss, in hundredths",
+    "settled": "nine tenths of its rise, after % of the rounds",
+    "falls": "falls after that",
+    "catching_up": "correlation with the next gain",
+    "gap_disparity": "deviation of the gaps",
     "findings_1": "findings, 1 %",
     "findings_path_1": "findings, 1 %",
     "findings_path_10": "findings, 10 %",
@@ -138,7 +144,8 @@ def _line(
         gaps = kept_runs.differences(mine, runs.get((place[0], beside), {}), name)
         effect = " ".join(OverSeeds.of([100 * gap for gap in gaps]).interval())
         line.append("" if place[1] == beside or not gaps else effect)
-    return [*line, str(len(mine))]
+    seeds = sum(any(run.get(name) for name in scores) for run in mine.values()) if scores else len(mine)
+    return [*line, str(seeds)]
 
 
 def _labels(name: str, runs: Mapping[Place, object]) -> tuple[dict[str, str], dict[str, str]]:

@@ -9,7 +9,7 @@ Similarity is the mean cosine of both embeddings of a held-out pair. A run leave
 docs/results/runs with ``--keep``:
 
 - ``similarity``: mean over the hospitals at the end;
-- ``rounds_to_90``: the first round that has nine tenths of the most that this mean ever rises;
+- ``settled``: after which share of the rounds it has nine tenths of the most that it ever rises;
 - ``falls``: what the mean loses after that, all falls from a round to the next added up;
 - ``catching_up``: over the hospitals, the correlation of similarity with its gain in the next round, averaged
   over the rounds: below zero where those that lag behind gain more.
@@ -43,7 +43,7 @@ _SWEEP: Final = sections.ROOT / "examples" / "vlp-regime.toml"
 _PANEL: Final = "alpha-03"
 SHOWN: Final = {
     "fedavg": "FedAvg",
-    "fedavg-28": "FedAvg, as many steps as FedDRA",
+    "fedavg-28": "FedAvg, as many steps",
     "feddra": "FedDRA",
 }
 
@@ -57,7 +57,7 @@ def facts(curves: Curves) -> dict[str, float]:
     settled = next(at for at, value in enumerate(mean) if value - mean[0] >= 0.9 * (max(mean) - mean[0]))
     return {
         "similarity": mean[-1],
-        "rounds_to_90": float(settled),
+        "settled": settled / len(gains),
         "falls": -sum(gain for gain in gains[settled:] if gain < 0),
         "catching_up": statistics.fmean(_correlations(curves)),
     }
@@ -130,7 +130,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
                 by_seed = [[statistics.fmean(at) for at in zip(*curves, strict=True)] for curves in several]
                 curve = [statistics.fmean(at) for at in zip(*by_seed, strict=True)]
                 means.plot(curve, color=colour, label=label)
-        means.set_title("mean over the hospitals")
+        means.set_title("Mean over the hospitals")
         means.legend()
         for at in (gained, each, means):
             at.set_xlabel("round")

@@ -101,6 +101,27 @@ def test_runs_of_the_comparison_have_their_data_set_as_panel(tmp_path: Path) -> 
     assert found == [{**place, **scores, "seconds": "3"}]
 
 
+def test_recall_of_sites_and_its_gaps_to_pooled_pairs_are_kept(tmp_path: Path) -> None:
+    sites = {"feddra-pretrained": (0.5, 0.6), "centralised-pretrained": (0.9, 0.7), "feddra": (0.1, 0.2)}
+    for method, values in sites.items():
+        per_site = {f"site-{at}": {"recall_at_1": value} for at, value in enumerate(values)}
+        run = {"dataset": "d", "method": method, "seed": 1, "scores": {}, "per_site": per_site, "cpu_s": 1.0}
+        (tmp_path / f"{method}-seed-1.json").write_text(json.dumps(run), encoding="utf-8")
+    found = {row.pop("variant"): row for row in kept_runs.of_comparison(tmp_path)}
+    rest = {"panel": "d", "seed": "1", "seconds": "1"}
+    assert found == {
+        "centralised-pretrained": {**rest, "site-0": "0.9", "site-1": "0.7"},
+        "feddra": {**rest, "site-0": "0.1", "site-1": "0.2"},
+        "feddra-pretrained": {
+            **rest,
+            "site-0": "0.5",
+            "site-1": "0.6",
+            "widest_gap": "0.4",
+            "gap_disparity": "0.15",
+        },
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -12,14 +12,14 @@ def test_the_facts_of_curves():
     }
     found = vlp_similarity.facts(curves)
     assert found["similarity"] == pytest.approx(0.45)
-    assert found["rounds_to_90"] == 2
+    assert found["settled"] == 2 / 4
     assert found["falls"] == pytest.approx(0.1)
     assert found["catching_up"] == pytest.approx(-1.0)
 
 
 def test_a_fall_before_most_is_reached_is_none_and_who_is_ahead_may_gain_more():
     found = vlp_similarity.facts({"a": [0.0, 0.4, 0.2, 1.0], "b": [0.1, 0.6, 0.5, 1.9]})
-    assert (found["rounds_to_90"], found["falls"]) == (3, 0)
+    assert (found["settled"], found["falls"]) == (1, 0)
     assert found["catching_up"] == pytest.approx(1.0)
 
 
