@@ -112,8 +112,10 @@ def _row(one: Mapping[str, Any]) -> kept_runs.Row:
 
 
 def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Every hospital with FedDRA, its gain in every round, and means over hospitals and seeds."""
+    """Every hospital with FedDRA, its gain in every round, and the methods' means."""
     first = next(one for one in found if one["variant"] == "feddra")
+    seeds = [{one["seed"] for one in found if one["variant"] == variant} for variant in SHOWN]
+    common = set.intersection(*(of for of in seeds if of))
     with style.styled():
         figure, (gained, each, means) = style.new_figure(3, across=3, height_in=2.8)
         for colour, (site, curve) in zip(style.CYCLE, first["curves"].items(), strict=False):
@@ -125,7 +127,8 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
         each.set_title("FedDRA: hospitals")
         each.legend()
         for colour, (variant, label) in zip(style.CYCLE, SHOWN.items(), strict=False):
-            several = [one["curves"].values() for one in found if one["variant"] == variant]
+            mine = [one for one in found if one["variant"] == variant and one["seed"] in common]
+            several = [one["curves"].values() for one in mine]
             if several:
                 by_seed = [[statistics.fmean(at) for at in zip(*curves, strict=True)] for curves in several]
                 curve = [statistics.fmean(at) for at in zip(*by_seed, strict=True)]
