@@ -24,6 +24,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -80,10 +81,9 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    for run in make_plan(SweepFile.load(_SWEEP)).runs:
-        variant = str(run.at["variant"])
-        wanted = run.at["panel"] == _PANEL and variant in (asked.only or SHOWN) and run.seed in asked.seeds
-        if wanted and not is_done(path := asked.runs / f"{variant}-seed-{run.seed}.json", run.text):
+    for run in _wanted(asked.only or tuple(SHOWN), asked.seeds):
+        path = asked.runs / f"{run.at['variant']}-seed-{run.seed}.json"
+        if not is_done(path, run.text):
             write_result(path, _measured(run))
             print(f"wrote {path}", flush=True)
     found = [json.loads(path.read_text("utf-8")) for path in sorted(asked.runs.glob("*-seed-*.json"))]
@@ -97,6 +97,18 @@ def main() -> int:
     draw(found, target)
     print(f"wrote {target}")
     return 0
+
+
+def _wanted(variants: Sequence[str], seeds: Sequence[int]) -> Sequence[SweepRun]:
+    sweep = SweepFile.load(_SWEEP)
+    return make_plan(
+        replace(
+            sweep,
+            seeds=tuple(seeds),
+            panels=tuple(one for one in sweep.panels if one.name == _PANEL),
+            variants=tuple(one for one in sweep.variants if one.name in variants),
+        )
+    ).runs
 
 
 def _measured(run: SweepRun) -> dict[str, object]:

@@ -27,8 +27,6 @@ def test_a_run_is_kept_drawn_and_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(vlp_similarity.kept_runs, "FOLDER", tmp_path / "kept")
     monkeypatch.setattr(vlp_similarity.sections, "FIGURES", tmp_path)
     (tmp_path / "kept").mkdir()
-    plan = vlp_similarity.make_plan(vlp_similarity.SweepFile.load(vlp_similarity._SWEEP))
-    monkeypatch.setattr(vlp_similarity, "make_plan", lambda _sweep: plan)
     measured = []
 
     def curves(run):
