@@ -81,7 +81,7 @@ def of_comparison(folder: Path) -> Iterator[Row]:
 def _at_sites(run: Mapping[str, Any], folder: Path) -> dict[str, float]:
     """R@1 of every site; the widest gap to pooled pairs, and the gaps' population standard deviation."""
     mine = {site: found["recall_at_1"] for site, found in run.get("per_site", {}).items()}
-    begun = "-pretrained" if run["method"].endswith("-pretrained") else ""
+    begun = next((end for end in ("-pretrained", "-warm") if run["method"].endswith(end)), "")
     path = folder / f"centralised{begun}-seed-{run['seed']}.json"
     if not mine or run["method"].startswith("centralised") or not path.is_file():
         return mine

@@ -70,6 +70,10 @@ def test_a_run_in_the_clear_is_the_run_of_the_study(fedavg):
     mean = vlp_oracle.summary(found.per_site[-1])["recall_at_1"]
     assert mean == pytest.approx(server.metrics()[2]["recall_at_1"])
     assert found.weights == found.losses == ()
+    network = fedavg.network(model)
+    for site, scores in found.per_site[-1].items():
+        alike = mean_cosine(network, fedavg.site_data(site).test, fedavg.device)
+        assert scores["similarity"] == pytest.approx(alike)
 
 
 def test_weights_and_losses_are_seen_after_every_round(trajectory):

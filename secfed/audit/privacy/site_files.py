@@ -122,7 +122,7 @@ def _verify(state: CheckedFolder, source: Source, kind: ChainType) -> VerifiedRe
     if not near:
         state.unknown_roster(source.path)
     elif not claimed:
-        state.problem(source.path, 1, "the first line, which names the owner, cannot be read")
+        state.problem(source.path, 1, "the first line names no owner")
     elif not rosters:
         state.problem(source.path, None, "the roster has no such site")
     first: BrokenChain | None = None

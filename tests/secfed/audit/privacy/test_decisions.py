@@ -219,11 +219,12 @@ def test_an_older_copy_is_put_together_and_two_histories_are_a_problem(logs: Log
     assert "two histories of one decision log" in why
 
 
-def test_a_log_that_is_cut_in_its_first_line_names_that_line(logs: Logs) -> None:
+def test_a_log_whose_first_line_is_cut_or_gone_names_that_line(logs: Logs) -> None:
     logs.write(*ENTRIES)
-    logs.path.write_bytes(logs.path.read_bytes()[:40])
-    why = "the first line, which names the owner, cannot be read"
-    assert problems(report(logs.root)) == [(DECISIONS_FILE, 1, why)]
+    whole = logs.path.read_bytes()
+    for left in (whole[:40], whole.partition(b"\n")[2]):
+        logs.path.write_bytes(left)
+        assert problems(report(logs.root)) == [(DECISIONS_FILE, 1, "the first line names no owner")]
 
 
 def test_whose_log_it_is_follows_from_the_roster(logs: Logs) -> None:
